@@ -1,0 +1,32 @@
+"""The executor: runs a plan on a model (or on a cost model) and says what was sampled."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from engine.plan import StepPlan, StepResult
+
+
+class Executor(Protocol):
+    """Contract. One thread calls it; plans arrive in ``step_id`` order.
+
+    ``execute`` must apply ``finished_request_ids``/``preempted_request_ids`` first, then enter ``new_requests``, then run. It
+    never fails for one request's sake: bad requests are refused at the front end. Any exception ends the engine.
+    """
+
+    @property
+    def num_kv_blocks(self) -> int:
+        """Blocks in the pool, the null block (id 0) included."""
+        ...
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step to its end. A plan without scheduled tokens only applies the bookkeeping."""
+        ...
+
+    def reset(self) -> None:
+        """Forget every request (after an abort of all)."""
+        ...
+
+    def shutdown(self) -> None:
+        """Release threads and memory. May be called twice."""
+        ...
