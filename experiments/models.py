@@ -18,6 +18,8 @@ class Verdict(StrEnum):
     WORSE = "WORSE"
     EQUIVALENT = "EQUIVALENT"
     INCONCLUSIVE = "INCONCLUSIVE"
+    FAILED = "FAILED"
+    """The target never ran with this level."""
 
 
 class Frozen(BaseModel):
@@ -25,7 +27,8 @@ class Frozen(BaseModel):
 
 
 class Ratio(Frozen):
-    """Level over baseline, paired inside blocks: geometric point estimate and 95 % interval. 1.0 = no change."""
+    """Level over baseline, paired inside blocks: geometric point estimate and 95 % interval. 1.0 = no
+    change."""
 
     point: float | None
     low: float | None
@@ -34,6 +37,10 @@ class Ratio(Frozen):
     verdict: Verdict
     reason: str = ""
     """Why there is no number, or why the verdict is what it is."""
+    p_value: float | None = None
+    """Two-sided, Holm-adjusted over the levels of this metric."""
+    flagged: bool = False
+    """A tail with too few samples a run (n * 0.01 < 10): read it as an indication, not as a p99."""
 
 
 class Level(Frozen):
@@ -46,6 +53,8 @@ class Level(Frozen):
     ratio: dict[str, Ratio]
     verdict: Verdict
     """Of the primary metric, adjusted over levels (Holm)."""
+    failed: str = ""
+    """Why the target could not run this level, "" when it could."""
 
 
 class Cell(Frozen):
@@ -63,6 +72,20 @@ class Cell(Frozen):
     reason: str = ""
     metrics: dict[str, float | None] = {}
     output_sha256: str | None = None
+    phase: str = "sweep"
+    """sweep | confirm (the winner against the baseline on fresh seeds)"""
+    nonce: str = ""
+    """Goes into the prompts with the seed: the same inside a block, so that its runs see the same
+    requests."""
+    attempts: int = 0
+    seconds: float | None = None
+    """Wall time of the run, start of the target included."""
+    control_ms: list[float] = []
+    """The control kernel just before and just after the run: it can't be touched by the factor."""
+    contaminated: bool = False
+    """The control moved by more than 5 % inside this block: something else used the machine."""
+    flagged: list[str] = []
+    """Tail metrics of this run with too few samples."""
 
 
 class Expectation(Frozen):
@@ -83,10 +106,46 @@ class Equivalence(Frozen):
     compared: int
     identical: int
     note: str
+    per_level: dict[str, tuple[int, int]] = {}
+    """Level (as text; "baseline again" for the A/A copy): (requests compared, identical)."""
+
+
+class Confirmation(Frozen):
+    """The winner against the baseline on fresh seeds: a sweep's winner is biased upwards, this number is
+    not."""
+
+    level: Any
+    ratio: dict[str, Ratio]
+    runs: list[str]
+    verdict: Verdict
+    """Of the primary metric."""
+
+
+class Boundary(Frozen):
+    """What the answer is good for: where it was tested, and where the effect stops."""
+
+    tested: list[Any]
+    better: list[Any]
+    equivalent: list[Any]
+    worse: list[Any]
+    unknown: list[Any]
+    conditions: dict[str, Any]
+    """Workload, rate, model, machine: an answer for these, not beyond."""
+    text: str
+
+
+class Drift(Frozen):
+    """The baseline's own trend over the sweep (log-linear in run order) on the primary metric."""
+
+    total: float | None
+    """Fitted change from the first to the last baseline run, as a share."""
+    p_value: float | None
+    text: str
 
 
 class SweepResult(Frozen):
-    """A whole sweep. ``--json`` prints this object (fields ``factor`` ... ``runs`` of DESIGN 6 are a subset)."""
+    """A whole sweep. ``--json`` prints this object (fields ``factor`` ... ``runs`` of DESIGN 6 are a
+    subset)."""
 
     schema_version: int = SWEEP_SCHEMA_VERSION
     id: str
@@ -121,3 +180,19 @@ class SweepResult(Frozen):
     reproduce: str
     report: str | None
     runs: list[str]
+    factor_values: list[Any] = []
+    """Every level of the design, in order (levels that failed included)."""
+    engine: dict[str, Any] = {}
+    """Engine settings that all levels share."""
+    fixed: dict[str, Any] = {}
+    """Of those, the ones that the factor itself fixes so that every level is allowed."""
+    design: dict[str, Any] = {}
+    """seed, blocks planned and done, runs per block, budget_s, elapsed_s."""
+    calibration: dict[str, Any] = {}
+    """How the request rate was set: capacity, utilisation, request_rate."""
+    confirmation: Confirmation | None = None
+    boundary: Boundary | None = None
+    drift: Drift | None = None
+    contaminated_blocks: list[int] = []
+    notes: list[str] = []
+    """What a reader should know and no number says."""
