@@ -79,5 +79,8 @@ class EngineConfig(BaseModel):
             return cls(**fields)
         except ValidationError as error:
             first = error.errors()[0]
+            inner = first.get("ctx", {}).get("error")
+            if isinstance(inner, InvalidInputError):  # two fields that do not go together: already one clear line
+                raise inner from None
             name = ".".join(str(part) for part in first["loc"]) or "config"
             raise InvalidInputError(name, first.get("input"), first["msg"]) from None
