@@ -1,4 +1,4 @@
-"""Schemas of the client-side tables of a run (DESIGN 3). Time: CLOCK_MONOTONIC ns. Missing is null with a reason, never 0."""
+"""Schemas of the client-side tables of a run. Time: CLOCK_MONOTONIC ns. Missing is null, never 0."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ REQUESTS = pa.schema(
         ("request_id", pa.string()),  # sent as X-Request-Id; joins the engine's events
         ("index", pa.int32()),  # place in the schedule
         ("phase", pa.string()),  # warmup | measure
-        ("group", pa.string()),  # class inside a mixed workload ("chat", "document"), shared-prefix group or session
+        ("group", pa.string()),  # class inside a mixed workload: "chat", "document"
         ("worker", pa.int16()),
         ("intended_ns", pa.int64()),  # when the schedule wanted it sent; null in a closed loop
+        ("released_ns", pa.int64()),  # when nothing but the client itself held it back any more
         ("sent_ns", pa.int64()),
         ("headers_ns", pa.int64()),
         ("first_token_ns", pa.int64()),  # first event with at least one generated token
@@ -29,7 +30,7 @@ REQUESTS = pa.schema(
         ("max_tokens", pa.int32()),
         ("status", pa.string()),  # ok | failed | cancelled
         ("http_status", pa.int16()),
-        ("error_class", pa.string()),  # connect | timeout_* | http_4xx | http_429 | http_5xx | stream_error | truncated | ...
+        ("error_class", pa.string()),  # see workbench/load/errors.py
         ("error", pa.string()),
         ("finish_reason", pa.string()),
         ("output_sha256", pa.string()),  # of the output token ids (or text), for equivalence checks

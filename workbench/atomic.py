@@ -1,0 +1,31 @@
+"""Files that a reader sees whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def beside(final: Path) -> Iterator[Path]:
+    """A temporary path next to ``final``; renamed onto it when the block succeeds, removed when it fails."""
+    temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
+    try:
+        yield temporary
+        temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` atomically, flushed to disk. NaN and infinity are refused: missing is null."""
+    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
+    with beside(path) as place, place.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())

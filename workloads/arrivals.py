@@ -1,0 +1,38 @@
+"""Intended send times. One call makes the whole schedule: absolute offsets, so nothing drifts while it is
+played."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workloads.errors import WorkloadError
+from workloads.spec import Arrivals
+
+
+def offsets_ns(
+    arrivals: Arrivals, count: int, rate: float | None, rng: np.random.Generator
+) -> NDArray[np.int64] | None:
+    """``count`` offsets from the start, ascending, the first at 0; None in a closed loop.
+
+    Gaps have mean 1/rate and are *not* rescaled to end at count/rate exactly: a rescaled process is not
+    Poisson any more. Short runs therefore have a random mean rate, which is stored beside the nominal one.
+
+    Raises:
+        WorkloadError: the kind needs a rate and there is none.
+    """
+    if arrivals.kind == "closed":
+        return None
+    if arrivals.kind == "burst":
+        return np.zeros(count, np.int64)
+    if rate is None:
+        raise WorkloadError("rate", rate, f"requests per second, above 0: {arrivals.kind} arrivals need it")
+    if not (rate > 0 and np.isfinite(rate)):
+        raise WorkloadError("rate", rate, "requests per second, above 0 and finite")
+    if arrivals.kind == "constant":
+        # From the index, not by adding gaps: rounding never accumulates.
+        return np.rint(np.arange(count, dtype=np.float64) * (1e9 / rate)).astype(np.int64)
+    shape = arrivals.burstiness if arrivals.kind == "gamma" else 1.0
+    gaps = rng.gamma(shape, 1.0 / (rate * shape), size=max(count - 1, 0))
+    seconds = np.concatenate((np.zeros(1), np.cumsum(gaps)))[:count]
+    return np.rint(seconds * 1e9).astype(np.int64)
