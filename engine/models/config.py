@@ -8,13 +8,18 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """Parameters of the ``llama3``, ``linear`` and ``yarn``-free rope scalings (HF ``rope_scaling``)."""
+    """Parameters of the ``linear`` and ``llama3`` rope scalings (HF ``rope_scaling``).
 
-    kind: Literal["linear", "llama3"]
-    factor: float
+    ``freq_factors`` is what a GGUF file stores instead of llama3's parameters (tensor ``rope_freqs``): one divisor per
+    frequency. Backends needn't care: :func:`engine.models.rope.inverse_frequencies` handles every kind.
+    """
+
+    kind: Literal["linear", "llama3", "freq_factors"]
+    factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
+    freq_factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

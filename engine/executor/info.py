@@ -1,0 +1,28 @@
+"""What an executor turned out to be: travels from the core's process to the front end and is echoed by ``/server_info``."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings in force, after every ``auto`` was decided."""
+
+    model: str
+    architecture: str
+    dtype: str
+    attention_backend: str
+    attention_backend_reason: str | None
+    """Why ``auto`` did not take the native kernels; None: it did, or the user chose."""
+    quantization: str
+    num_threads: int
+    max_model_len: int
+    block_size: int
+    num_kv_blocks: int
+    """The null block included."""
+    kv_cache_bytes: int
+    vocab_size: int
+    eos_token_ids: list[int]
+    load_seconds: float
+    model_config: dict[str, object]
+    """:class:`engine.models.config.ModelConfig`, as plain data."""

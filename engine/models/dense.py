@@ -1,0 +1,91 @@
+"""The reference backend: a dense decoder in plain torch, written to be read. Every other backend is tested against it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from engine.attention.paged import paged_attention, write_kv
+from engine.models.backend import ForwardBatch
+from engine.models.rope import apply_rope, rope_cos_sin
+from engine.models.weights import LayerWeights, ModelWeights
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Root-mean-square norm over the last dimension, in at least float32, back in ``x``'s dtype."""
+    compute = torch.promote_types(x.dtype, torch.float32)
+    wide = x.to(compute)
+    return (weight.to(compute) * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps))).to(x.dtype)
+
+
+class ReferenceBackend:
+    """A :class:`engine.models.backend.ModelBackend` on the CPU. KV cache per layer: ``[num_blocks, block_size, g, D]``.
+
+    Matrices multiply in the weights' dtype; norms, rotation and attention run in at least float32.
+    """
+
+    name = "reference"
+
+    def __init__(self, weights: ModelWeights, max_model_len: int, block_size: int) -> None:
+        self._weights = weights
+        self._config = weights.config
+        self._block_size = block_size
+        self.vocab_size = weights.config.vocab_size
+        self.dtype = weights.embed.dtype
+        self._cos, self._sin = rope_cos_sin(weights.config, max_model_len)
+        self._key_caches: list[torch.Tensor] = []
+        self._value_caches: list[torch.Tensor] = []
+
+    def kv_bytes_per_block(self) -> int:
+        return self._block_size * self._config.kv_bytes_per_token(self.dtype.itemsize)
+
+    def allocate_kv(self, num_blocks: int) -> None:
+        config = self._config
+        shape = (num_blocks, self._block_size, config.num_kv_heads, config.head_size)
+        self._key_caches = [torch.empty(shape, dtype=self.dtype) for _ in range(config.num_layers)]
+        self._value_caches = [torch.empty(shape, dtype=self.dtype) for _ in range(config.num_layers)]
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        weights = self._weights
+        cos, sin = self._cos[batch.positions], self._sin[batch.positions]
+        hidden = F.embedding(batch.input_ids, weights.embed)
+        for index, layer in enumerate(weights.layers):
+            normed = rms_norm(hidden, layer.input_norm, self._config.rms_norm_eps)
+            hidden = hidden + self._attention(normed, layer, index, batch, cos, sin)
+            normed = rms_norm(hidden, layer.post_norm, self._config.rms_norm_eps)
+            gate, up = F.linear(normed, layer.gate_up).chunk(2, dim=-1)
+            hidden = hidden + F.linear(F.silu(gate) * up, layer.down)
+        # The last norm and the head are computed only where logits are wanted.
+        wanted = rms_norm(hidden[batch.logits_indices], weights.final_norm, self._config.rms_norm_eps)
+        return F.linear(wanted, weights.lm_head).float()
+
+    def _attention(
+        self,
+        x: torch.Tensor,
+        layer: LayerWeights,
+        index: int,
+        batch: ForwardBatch,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+    ) -> torch.Tensor:
+        config = self._config
+        heads = F.linear(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, config.head_size))
+        query, key, value = heads.split((config.num_heads, config.num_kv_heads, config.num_kv_heads), dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            query = rms_norm(query, layer.q_norm, config.rms_norm_eps)
+            key = rms_norm(key, layer.k_norm, config.rms_norm_eps)
+        query = apply_rope(query, cos, sin).to(x.dtype)
+        key = apply_rope(key, cos, sin).to(x.dtype)
+        # The whole batch's K/V is written before anyone attends, so that a block shared inside one batch is complete.
+        write_kv(self._key_caches[index], key, batch.slot_mapping)
+        write_kv(self._value_caches[index], value, batch.slot_mapping)
+        attended = paged_attention(
+            query,
+            self._key_caches[index],
+            self._value_caches[index],
+            batch.query_start_loc,
+            batch.seq_lens,
+            batch.block_table,
+        )
+        return F.linear(attended.flatten(1), layer.o)
