@@ -1,0 +1,268 @@
+"""Figures of a sweep: response per level (paired log ratios), and the levels side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from experiments.models import Level, Ratio, SweepResult, Verdict
+from reports.figures import style
+from reports.metric_names import HEADLINE, change, metric_name
+from reports.pairing import BlockRatio, block_ratios, level_key, ordered_levels, run_order, valid
+
+_RATIO_TICKS = (
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.33,
+    0.5,
+    0.67,
+    0.8,
+    0.9,
+    1.0,
+    1.1,
+    1.25,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+    10.0,
+    20.0,
+    50.0,
+)
+
+
+def response(sweep: SweepResult, metrics: Sequence[str] | None = None) -> go.Figure:
+    """Forest plot: a row per level, a column per metric, ratio to the same block's baseline on a log axis.
+
+    Dots are blocks, the bar is the 95 % interval, the symbol its point estimate. The grey band is the A/A interval (two
+    baselines against each other: what no change looks like), the dashed lines are ±delta, the effect of interest.
+    """
+    chosen = [m for m in (metrics or sweep_metrics(sweep)) if any(m in level.ratio for level in sweep.levels)]
+    if not chosen or not sweep.levels:
+        return style.empty("No level has been measured yet: the response needs at least one complete block.")
+    levels = ordered_levels(sweep)
+    figure = make_subplots(
+        rows=1,
+        cols=len(chosen),
+        shared_yaxes=True,
+        horizontal_spacing=0.05,
+        subplot_titles=[_heading(metric, metric == sweep.primary_metric) for metric in chosen],
+    )
+    names = [style.plain(level_key(level.value)) for level in levels]
+    for column, metric in enumerate(chosen, start=1):
+        _reference_bands(figure, sweep, metric, column)
+        dots = block_ratios(sweep, metric)
+        for level, name in zip(levels, names, strict=True):
+            _level_row(figure, level, name, metric, dots.get(level_key(level.value), []), column)
+        _ratio_axis(figure, levels, dots, metric, column, sweep)
+    figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], showgrid=True)
+    figure.update_yaxes(title_text=style.plain(sweep.factor), col=1)
+    legend = {"y": -0.18 - 0.5 / max(len(levels), 3), "yanchor": "top"}
+    return style.finish(
+        figure, 190 + 44 * len(levels), legend=legend, margin={"l": 80, "r": 20, "t": 48, "b": 110}
+    )
+
+
+def sweep_metrics(sweep: SweepResult) -> list[str]:
+    """Headline metrics that the sweep holds, the primary one first."""
+    wanted = [sweep.primary_metric, *(m for m in HEADLINE if m != sweep.primary_metric)]
+    return [m for m in wanted if any(m in level.medians or m in level.ratio for level in sweep.levels)]
+
+
+def _heading(metric: str, primary: bool) -> str:
+    text = style.plain(metric_name(metric).label)
+    return f"<b>{text}</b> (primary)" if primary else text
+
+
+def _reference_bands(figure: go.Figure, sweep: SweepResult, metric: str, column: int) -> None:
+    aa = sweep.aa if metric == sweep.primary_metric else None
+    if aa and valid(aa.low) and valid(aa.high):
+        figure.add_vrect(
+            x0=aa.low,
+            x1=aa.high,
+            fillcolor=style.tint(style.GREY, 0.22),
+            line_width=0,
+            layer="below",
+            col=column,
+            row=1,
+        )
+    figure.add_vline(x=1, line={"color": style.GREY, "width": 1.5}, layer="below", col=column, row=1)
+    for edge in (1 / (1 + sweep.delta), 1 + sweep.delta):
+        figure.add_vline(
+            x=edge, line={"color": style.GREY, "width": 1, "dash": "dash"}, layer="below", col=column, row=1
+        )
+
+
+def _level_row(
+    figure: go.Figure, level: Level, name: str, metric: str, dots: list[BlockRatio], column: int
+) -> None:
+    colour_of, symbol_of = style.VERDICT_COLOURS, style.VERDICT_SYMBOLS
+    ratio = level.ratio.get(metric)
+    verdict = str(ratio.verdict) if ratio else str(Verdict.INCONCLUSIVE)
+    colour = colour_of[verdict]
+    if dots:
+        figure.add_trace(
+            go.Scatter(
+                x=[dot.ratio for dot in dots],
+                y=[name] * len(dots),
+                mode="markers",
+                marker={"size": 7, "color": style.tint(colour, 0.45), "line": {"width": 0}},
+                customdata=[[dot.block, change(dot.ratio)] for dot in dots],
+                hovertemplate="block %{customdata[0]}: %{customdata[1]}<extra></extra>",
+                showlegend=False,
+            ),
+            row=1,
+            col=column,
+        )
+    if ratio is None or not valid(ratio.point) or ratio.verdict is Verdict.BASELINE:
+        return
+    arms = (
+        {
+            "type": "data",
+            "symmetric": False,
+            "array": [ratio.high - ratio.point],
+            "arrayminus": [ratio.point - ratio.low],
+        }
+        if ratio.point is not None and ratio.low is not None and ratio.high is not None
+        else {}
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=[ratio.point],
+            y=[name],
+            mode="markers",
+            marker={
+                "size": 12,
+                "symbol": symbol_of[verdict],
+                "color": colour,
+                "line": {"width": 2, "color": colour},
+            },
+            error_x={**arms, "color": colour, "thickness": 2.5, "width": 6} if arms else None,
+            name=f"{verdict.lower()}",
+            legendgroup=verdict,
+            showlegend=not any(t.legendgroup == verdict for t in figure.data),
+            hovertemplate=(
+                f"{name}: {change(ratio.point)} [{change(ratio.low)}, {change(ratio.high)}]<br>"
+                f"{verdict}, n = {ratio.n_blocks} blocks<extra></extra>"
+            ),
+        ),
+        row=1,
+        col=column,
+    )
+
+
+def _ratio_axis(
+    figure: go.Figure,
+    levels: Sequence[Level],
+    dots: dict[str, list[BlockRatio]],
+    metric: str,
+    column: int,
+    sweep: SweepResult,
+) -> None:
+    seen = [dot.ratio for found in dots.values() for dot in found]
+    for level in levels:
+        ratio = level.ratio.get(metric)
+        seen += [
+            v for v in ((ratio.point, ratio.low, ratio.high) if ratio else ()) if valid(v) and v is not None
+        ]
+    seen += [1 / (1 + 1.6 * sweep.delta), 1 + 1.6 * sweep.delta]
+    low, high = min(seen) / 1.06, max(seen) * 1.06
+    inside = [t for t in _RATIO_TICKS if low <= t <= high]
+    shown = _spread(inside, math.log(high / low))
+    better = metric_name(metric).lower_is_better
+    hint = {True: "← better", False: "better →", None: ""}[better]
+    figure.update_xaxes(
+        type="log",
+        range=[math.log10(low), math.log10(high)],
+        tickvals=shown,
+        ticktext=["0 %" if t == 1 else change(t).replace(".0 %", " %") for t in shown],
+        title_text=f"change against baseline (%)  {hint}".strip() if column == 1 else hint,
+        row=1,
+        col=column,
+    )
+
+
+def _spread(ticks: Sequence[float], span: float) -> list[float]:
+    """Ticks that stay readable: at least a fifth of the axis apart, 1.0 always kept."""
+    kept = [1.0]
+    for tick in sorted(ticks, key=lambda t: abs(math.log(t)), reverse=True):
+        if all(abs(math.log(tick / other)) > span / 5 for other in kept):
+            kept.append(tick)
+    return sorted(kept)
+
+
+def levels(sweep: SweepResult, metrics: Sequence[str] = HEADLINE) -> go.Figure:
+    """Small multiples: a panel per metric, absolute values; dots are runs, the line joins the medians of the levels."""
+    chosen = [m for m in metrics if any(valid(level.medians.get(m)) for level in sweep.levels)]
+    if not chosen:
+        return style.empty("No run of this sweep has stored metrics yet.")
+    columns = min(3, len(chosen))
+    rows = math.ceil(len(chosen) / columns)
+    titles = [style.plain(metric_name(m).label) for m in chosen]
+    figure = make_subplots(
+        rows=rows, cols=columns, subplot_titles=titles, horizontal_spacing=0.09, vertical_spacing=0.26
+    )
+    found = ordered_levels(sweep)
+    names = [style.plain(level_key(level.value)) for level in found]
+    for index, metric in enumerate(chosen):
+        row, column = divmod(index, columns)
+        cells = [
+            (style.plain(level_key(cell.level)), cell.metrics.get(metric), cell.block)
+            for cell in run_order(sweep)
+            if valid(cell.metrics.get(metric))
+        ]
+        place = {"row": row + 1, "col": column + 1}
+        figure.add_trace(
+            go.Scatter(
+                x=[c[0] for c in cells],
+                y=[c[1] for c in cells],
+                customdata=[c[2] for c in cells],
+                mode="markers",
+                marker={"size": 6, "color": style.tint(style.GREY, 0.6)},
+                name=f"run (n = {sum(c.run is not None for c in run_order(sweep))})",
+                legendgroup="run",
+                showlegend=index == 0,
+                hovertemplate="%{x}: %{y:.4g}<br>block %{customdata}<extra></extra>",
+            ),
+            **place,
+        )
+        figure.add_trace(
+            go.Scatter(
+                x=names,
+                y=[level.medians.get(metric) for level in found],
+                mode="lines+markers",
+                line={"color": style.BLUE, "width": 2},
+                marker={
+                    "size": 9,
+                    "color": [
+                        style.VERMILLION if level.value == sweep.baseline else style.BLUE for level in found
+                    ],
+                    "symbol": ["diamond" if level.value == sweep.baseline else "circle" for level in found],
+                },
+                name="median (diamond: baseline)",
+                legendgroup="median",
+                showlegend=index == 0,
+                hovertemplate="%{x}: %{y:.4g}<extra>median</extra>",
+            ),
+            **place,
+        )
+        figure.update_xaxes(type="category", categoryorder="array", categoryarray=names, **place)
+        figure.update_yaxes(title_text=metric_name(metric).unit or "value", rangemode="tozero", **place)
+    figure.update_xaxes(title_text=style.plain(sweep.factor), row=rows)
+    return style.finish(
+        figure, 130 + 230 * rows, legend={"y": 1.09}, margin={"l": 60, "r": 20, "t": 84, "b": 50}
+    )
+
+
+def ratio_text(ratio: Ratio | None) -> str:
+    """``+8.0 % [+5.1 %, +11.0 %]`` or why there is no number."""
+    if ratio is None:
+        return "–"
+    if not valid(ratio.point):
+        return ratio.reason or "–"
+    return f"{change(ratio.point)} [{change(ratio.low)}, {change(ratio.high)}]"

@@ -1,0 +1,33 @@
+"""Self-contained HTML pages: one per sweep, one per run. No network, everything from a bundle is escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reports.render import page
+from reports.sweep_page import sweep_context
+from reports.sweeps import load_sweep
+from workbench.atomic import beside
+
+REPORT_FILE = "report.html"
+
+
+def write_sweep_report(sweep_dir: Path) -> Path:
+    """Write ``report.html`` into the folder of a sweep; the runs are read from the folders beside it.
+
+    Raises:
+        RunCorruptError: ``sweep.json`` can't be read.
+    """
+    return write_text(sweep_dir / REPORT_FILE, sweep_html(sweep_dir))
+
+
+def sweep_html(sweep_dir: Path) -> str:
+    """The page of a sweep as text."""
+    return page("sweep.html.j2", **sweep_context(sweep_dir, load_sweep(sweep_dir)))
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write atomically, so that nobody ever opens half a report."""
+    with beside(path) as place:
+        place.write_text(text, encoding="utf-8")
+    return path
