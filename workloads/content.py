@@ -55,3 +55,21 @@ def prompt_ids(
         for turn, index in enumerate(np.flatnonzero(classes == number)):
             prompts[index][: request_class.prefix_tokens] = prefixes[turn % request_class.num_prefixes]
     return prompts
+
+
+_WORDS = """
+time year people way day man thing woman life child world school state family student group
+country problem hand part place case week company system program question work number night
+point home water room mother area money story fact month lot right study book eye job word
+business issue side kind head house service friend father power hour game line end member law
+car city name team minute idea body back parent face level office door health person art war
+history party result change morning reason research girl guy food moment air teacher
+""".split()  # noqa: SIM905 - one word a line would hide the code
+
+
+def text_of(ids: NDArray[np.int32] | None) -> str:
+    """Plain words, one per id: most tokenizers make one token of each. For endpoints that take no token
+    ids."""
+    if ids is None:
+        return ""
+    return " ".join([_WORDS[i] for i in (ids % len(_WORDS)).tolist()])

@@ -1,0 +1,1 @@
+"""The load generator: a precomputed schedule played against one OpenAI-compatible endpoint, on one clock."""
