@@ -1,0 +1,1 @@
+"""OpenAI-compatible HTTP server over :class:`engine.frontend.async_llm.AsyncLLM`. Never imports torch."""
