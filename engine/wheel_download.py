@@ -1,4 +1,4 @@
-"""Downloads one wheel with pip itself, so that the user's index, proxy and certificate settings hold. No torch."""
+"""Downloads one wheel with pip itself, so that the user's index, proxy and certificate settings hold."""
 
 from __future__ import annotations
 

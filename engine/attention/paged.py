@@ -1,6 +1,7 @@
 """Attention over a paged KV cache in plain torch: the oracle for every faster kernel.
 
-Paging as in vLLM (Kwon et al., SOSP 2023): a request's context lies in blocks named by its row of the block table.
+Paging as in vLLM (Kwon et al., SOSP 2023): a request's context lies in blocks named by its row of the block
+table.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 
 
 def write_kv(cache: torch.Tensor, values: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-    """Store ``values`` [T, g, D] into ``cache`` [num_blocks, block_size, g, D] at slots [T] (block·block_size + offset)."""
+    """Store ``values`` [T, g, D] into ``cache`` [num_blocks, block_size, g, D] at ``slot_mapping`` [T]."""
     cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, values.to(cache.dtype))
 
 

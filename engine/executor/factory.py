@@ -1,4 +1,4 @@
-"""``create_executor``: model, backend, KV cache and threads from one configuration. The core's process calls it."""
+"""``create_executor``: model, backend, KV cache and threads from one configuration."""
 
 from __future__ import annotations
 

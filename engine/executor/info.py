@@ -1,4 +1,4 @@
-"""What an executor turned out to be: travels from the core's process to the front end and is echoed by ``/server_info``."""
+"""What an executor turned out to be: goes from the core to the front end, echoed by ``/server_info``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The persistent batch: everything known of each running request, in preallocated arrays, and a step's inputs from it.
+"""The persistent batch: what is known of each running request, in preallocated arrays; a step's inputs from it.
 
-A request keeps its row from entry to exit, so nothing is ever moved: a step gathers the rows it needs. Each array is
-numpy, and building the inputs is a fixed number of numpy calls; Python's work grows with requests only by dict look-ups.
+A request keeps its row from entry to exit, so nothing is ever moved: a step gathers the rows it needs. Each
+array is numpy, and building the inputs is a fixed number of numpy calls; Python's work grows with requests
+only by dict look-ups.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from engine.plan import NewRequest, StepPlan
 class InputBatch:
     """Rows 0 … ``max_num_seqs`` − 1.
 
-    ``token_ids[r, :num_tokens[r]]`` are the known tokens of the request at row r; ``block_table[r, :num_blocks[r]]`` its
-    KV blocks, the rest of the line is 0 (the null block).
+    ``token_ids[r, :num_tokens[r]]`` are the known tokens of the request at row r; ``block_table[r,
+    :num_blocks[r]]`` its KV blocks, the rest of the line is 0 (the null block).
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
@@ -66,7 +67,7 @@ class InputBatch:
         self.num_blocks[row] = first + len(block_ids)
 
     def remove(self, request_id: str) -> int | None:
-        """Drop a request; returns the row it had, None when it has none (it never entered, or left by preemption)."""
+        """Drop a request; returns its row, None when it has none (never entered, or left by preemption)."""
         row = self._row_of.pop(request_id, None)
         if row is None:
             return None
@@ -76,7 +77,7 @@ class InputBatch:
         return row
 
     def append_tokens(self, rows: Sequence[int], token_ids: Sequence[int]) -> None:
-        """One sampled token per row. A token beyond ``max_model_len`` ends its request and is never an input: not kept."""
+        """Note one sampled token per row. Beyond ``max_model_len`` it is never an input, so it is not kept."""
         index = np.asarray(rows, dtype=np.int64)
         at = self.num_tokens[index]
         fits = at < self.max_model_len

@@ -14,8 +14,9 @@ _MIB = 1 << 20
 def num_kv_blocks(config: EngineConfig, max_model_len: int, bytes_per_block: int) -> int:
     """Blocks of the pool, the null block included.
 
-    ``num_gpu_blocks_override`` wins, then ``kv_cache_memory_bytes``, then 1 GiB but never over half of the free memory. A size in
-    bytes is cut to what ``max_num_seqs`` requests of ``max_model_len`` tokens could use at most.
+    ``num_gpu_blocks_override`` wins, then ``kv_cache_memory_bytes``, then 1 GiB but never over half of the
+    free memory. A size in bytes is cut to what ``max_num_seqs`` requests of ``max_model_len`` tokens could
+    use at most.
 
     Raises:
         InvalidInputError: not even one request of ``max_model_len`` tokens fits, or the memory isn't there.
@@ -27,7 +28,7 @@ def num_kv_blocks(config: EngineConfig, max_model_len: int, bytes_per_block: int
         if blocks * bytes_per_block > available:
             raise InvalidInputError(
                 "num_gpu_blocks_override", blocks,
-                f"{blocks * bytes_per_block // _MIB} MiB are needed, {available // _MIB} MiB are free: at most "
+                f"{blocks * bytes_per_block // _MIB} MiB needed, {available // _MIB} MiB free: at most "
                 f"{available // bytes_per_block}",
             )  # fmt: skip
         _check_fits(
@@ -68,6 +69,6 @@ def _check_fits(
     room = max(0, (blocks - 1) * config.block_size)
     raise InvalidInputError(
         field, value,
-        f"at least {shown}, so that one request of max_model_len={max_model_len} tokens fits ({need} blocks of "
-        f"{config.block_size} tokens, null block included); or max_model_len of at most {room}",
+        f"at least {shown}, so that one request of max_model_len={max_model_len} tokens fits ({need} blocks "
+        f"of {config.block_size} tokens, null block included); or max_model_len of at most {room}",
     )  # fmt: skip

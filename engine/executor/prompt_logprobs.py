@@ -1,4 +1,4 @@
-"""Which prompt positions need logprobs in a step, and their lists while a prompt is computed over several steps."""
+"""Prompt logprobs: which positions a step scores, and the lists while a prompt takes several steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.plan import NewRequest
 
 @dataclass(frozen=True, slots=True)
 class PromptSlice:
-    """Part of a prompt that a step scores: packed rows ``first_row …`` predict ``target_ids`` at ``first_position …``."""
+    """What a step scores of a prompt: packed rows from ``first_row`` on predict ``target_ids``."""
 
     request_id: str
     first_row: int
@@ -60,7 +60,7 @@ class PromptLogprobs:
         self._pending.clear()
 
     def slice(self, request_id: str, computed: int, scheduled: int, first_row: int) -> PromptSlice | None:
-        """What must be scored when ``scheduled`` tokens from ``computed`` on are run at packed row ``first_row``."""
+        """What to score when ``scheduled`` tokens from ``computed`` on run at packed row ``first_row``."""
         pending = self._pending.get(request_id)
         if pending is None:
             return None

@@ -40,7 +40,8 @@ def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
     architecture = next((name for name in names if name in HF_ARCHITECTURES), None)
     if architecture is None:
         raise ModelLoadError(
-            f"{where}: architecture {', '.join(map(str, names))} is not supported; supported: {', '.join(HF_ARCHITECTURES)}"
+            f"{where}: architecture {', '.join(map(str, names))} is not supported; "
+            f"supported: {', '.join(HF_ARCHITECTURES)}"
         )
     missing = [key for key in _REQUIRED if not isinstance(raw.get(key), int)]
     if missing:
@@ -128,7 +129,7 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
     architecture = GGUF_ARCHITECTURES.get(name)
     if architecture is None:
         raise ModelLoadError(
-            f"{where}: GGUF architecture {name!r} is not supported; supported: {', '.join(GGUF_ARCHITECTURES)}"
+            f"{where}: architecture {name!r} is not supported; supported: {', '.join(GGUF_ARCHITECTURES)}"
         )
     if file.get("expert_count"):
         raise ModelLoadError(

@@ -1,4 +1,5 @@
-"""From named tensors to :class:`ModelWeights`: fuses q/k/v and gate/up, checks every shape. Shared by all loaders.
+"""From named tensors to :class:`ModelWeights`: fuses q/k/v and gate/up, checks every shape. Shared by all
+loaders.
 
 Names are Hugging Face's; a loader is a function ``read(name) -> float tensor`` plus the set of names it has.
 """
@@ -48,7 +49,8 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_names(config: ModelConfig, names: Collection[str], where: str) -> None:
-    """Refuse a checkpoint that lacks a tensor, or has one that this engine would leave out of the computation.
+    """Refuse a checkpoint that lacks a tensor, or has one that this engine would leave out of the
+    computation.
 
     Raises:
         ModelLoadError: names the first such tensor.
@@ -65,7 +67,8 @@ def check_names(config: ModelConfig, names: Collection[str], where: str) -> None
     )
     if unknown:
         raise ModelLoadError(
-            f"{where}: {config.architecture} with tensor {unknown[0]} is not supported ({len(unknown)} unknown tensor(s))"
+            f"{where}: {config.architecture} with tensor {unknown[0]} is not supported "
+            f"({len(unknown)} unknown tensor(s))"
         )
 
 

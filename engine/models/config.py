@@ -10,8 +10,9 @@ from typing import Literal
 class RopeScaling:
     """Parameters of the ``linear`` and ``llama3`` rope scalings (HF ``rope_scaling``).
 
-    ``freq_factors`` is what a GGUF file stores instead of llama3's parameters (tensor ``rope_freqs``): one divisor per
-    frequency. Backends needn't care: :func:`engine.models.rope.inverse_frequencies` handles every kind.
+    ``freq_factors`` is what a GGUF file stores instead of llama3's parameters (tensor ``rope_freqs``): one
+    divisor per frequency. Backends needn't care: :func:`engine.models.rope.inverse_frequencies` handles
+    every kind.
     """
 
     kind: Literal["linear", "llama3", "freq_factors"]

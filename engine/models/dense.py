@@ -1,4 +1,4 @@
-"""The reference backend: a dense decoder in plain torch, written to be read. Every other backend is tested against it."""
+"""The reference backend: a dense decoder in plain torch, the oracle of every other backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 class ReferenceBackend:
-    """A :class:`engine.models.backend.ModelBackend` on the CPU. KV cache per layer: ``[num_blocks, block_size, g, D]``.
+    """A :class:`engine.models.backend.ModelBackend` on the CPU. KV cache per layer: ``[num_blocks,
+    block_size, g, D]``.
 
     Matrices multiply in the weights' dtype; norms, rotation and attention run in at least float32.
     """
@@ -70,14 +71,16 @@ class ReferenceBackend:
         sin: torch.Tensor,
     ) -> torch.Tensor:
         config = self._config
-        heads = F.linear(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, config.head_size))
-        query, key, value = heads.split((config.num_heads, config.num_kv_heads, config.num_kv_heads), dim=1)
+        heads = F.linear(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, config.head_size)
+        first_key, first_value = config.num_heads, config.num_heads + config.num_kv_heads
+        query, key, value = heads[:, :first_key], heads[:, first_key:first_value], heads[:, first_value:]
         if layer.q_norm is not None and layer.k_norm is not None:
             query = rms_norm(query, layer.q_norm, config.rms_norm_eps)
             key = rms_norm(key, layer.k_norm, config.rms_norm_eps)
         query = apply_rope(query, cos, sin).to(x.dtype)
         key = apply_rope(key, cos, sin).to(x.dtype)
-        # The whole batch's K/V is written before anyone attends, so that a block shared inside one batch is complete.
+        # The whole batch's K/V is written before anyone attends, so that a block shared inside one batch is
+        # complete.
         write_kv(self._key_caches[index], key, batch.slot_mapping)
         write_kv(self._value_caches[index], value, batch.slot_mapping)
         attended = paged_attention(

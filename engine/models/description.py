@@ -30,7 +30,7 @@ class ModelDescription:
     sliding_window: int | None = None
     """The engine attends to everything, so that contexts may not be longer than this."""
     generation_defaults: dict[str, float] = field(default_factory=dict)
-    """Sampling parameters that the model's ``generation_config.json`` recommends (names as in SamplingParams)."""
+    """Sampling parameters that the model's ``generation_config.json`` recommends."""
 
     @property
     def vocab_size(self) -> int:
@@ -91,7 +91,7 @@ def load_model_config(source: ModelSource) -> ModelDescription:
 
 
 def describe_gguf(source: ModelSource, file: GGUFFile) -> ModelDescription:
-    """Describe a GGUF file whose header was read already. Ends of a reply: eos, then end-of-turn where it differs."""
+    """Describe a GGUF file by its header. Ends of a reply: eos, then end-of-turn where it differs."""
     window = file.get("attention.sliding_window")
     eos = [file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot")]
     return ModelDescription(

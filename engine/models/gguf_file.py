@@ -1,8 +1,8 @@
 """Reads a GGUF file's header fast: metadata, and where each tensor's bytes lie. No torch.
 
-``gguf.GGUFReader`` makes one numpy array per metadata element, which takes seconds for a vocabulary; this reader
-walks the header once. Types, enums and block sizes come from the ``gguf`` library, and so does dequantisation.
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+``gguf.GGUFReader`` makes one numpy array per metadata element, which takes seconds for a vocabulary; this
+reader walks the header once. Types, enums and block sizes come from the ``gguf`` library, and so does
+dequantisation. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _parse(path: Path, data: mmap.mmap, size: int) -> GGUFFile:
         num_bytes = elements // per_block * block_bytes
         if start + offset + num_bytes > size:
             raise ModelLoadError(
-                f"{path}: cut short: tensor {name} ends at byte {start + offset + num_bytes}, the file at {size}"
+                f"{path}: cut short: {name} ends at byte {start + offset + num_bytes}, the file at {size}"
             )
         tensors[name] = GGUFTensorInfo(name, shape, kind, start + offset, num_bytes)
     return GGUFFile(path, metadata, tensors)

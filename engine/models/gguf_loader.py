@@ -1,4 +1,4 @@
-"""Weights from a GGUF file: names, dequantisation (the ``gguf`` library's), and the row order of llama's q and k."""
+"""Weights from a GGUF file: names, dequantisation (the ``gguf`` library's), row order of llama's q and k."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def load_gguf_weights(file: GGUFFile, config: ModelConfig, dtype: torch.dtype) -
     """Dequantise every tensor of ``file`` to float32, then cast to ``dtype``.
 
     Raises:
-        ModelLoadError: a tensor is missing, unknown, of the wrong shape or of a type that can't be dequantised.
+        ModelLoadError: a tensor is missing, unknown, of the wrong shape or of a type that can't be
+        dequantised.
     """
     where = str(file.path)
     names = {hf_name(name): name for name in file.tensors if name not in _CONFIG_TENSORS}
@@ -80,8 +81,8 @@ def dequantized(raw: np.ndarray, info: GGUFTensorInfo, where: str) -> np.ndarray
     """
     if info.type == GGMLQuantizationType.F32:
         return raw.view("<f4").reshape(info.shape).copy()
-    # The library works through groups of 16 rows; quantisation blocks never cross a row's end, so that several rows
-    # can be handed over as one long row, which makes it some three times as fast.
+    # The library works through groups of 16 rows; quantisation blocks never cross a row's end, so that
+    # several rows can be handed over as one long row, which makes it some three times as fast.
     rows = math.prod(info.shape[:-1])
     row_bytes = info.num_bytes // rows
     while rows % 2 == 0 and row_bytes * 2 <= _DEQUANTIZE_ROW_BYTES:

@@ -1,7 +1,8 @@
 """Rotary position embedding: frequencies of every supported scaling, and the cos/sin table.
 
-RoPE: Su et al., "RoFormer", 2021 (arXiv:2104.09864); layout "neox": halves are rotated, not pairs. The ``llama3`` scaling
-follows Meta's Llama 3.1 reference: long wavelengths are divided by ``factor``, short ones kept, those between blended.
+RoPE: Su et al., "RoFormer", 2021 (arXiv:2104.09864); layout "neox": halves are rotated, not pairs. The
+``llama3`` scaling follows Meta's Llama 3.1 reference: long wavelengths are divided by ``factor``, short ones
+kept, those between blended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights from a folder of safetensors, one file or sharded with an index; and random ones for ``--load-format dummy``."""
+"""Weights from safetensors, one file or sharded with an index; random ones for ``--load-format dummy``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def dummy_weights(config: ModelConfig, dtype: torch.dtype) -> ModelWeights:
-    """Random weights of the right shapes, the same ones every time: norms 1, biases 0, matrices N(0, 0.02)."""
+    """Random weights of the right shapes, always the same: norms 1, biases 0, matrices N(0, 0.02)."""
     generator = torch.Generator().manual_seed(_DUMMY_SEED)
     shapes = tensor_shapes(config)
 
