@@ -1,0 +1,208 @@
+"""EngineCore: the loop of schedule, execute, update. Knows requests and tokens, no text and no HTTP."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from engine.clock import Clock, VirtualClock
+from engine.config import EngineConfig
+from engine.core.runner import InlineRunner, StepRunner, ThreadRunner
+from engine.errors import EngineDeadError, EngineError
+from engine.executor.base import Executor
+from engine.kv.manager import KVCacheManager
+from engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulerStats
+from engine.plan import StepResult
+from engine.scheduler.scheduler import Scheduler
+from engine.scheduler.step_stats import StepStats
+from engine.trace.recorder import TraceRecorder
+
+ASYNC_DEPTH = 2
+"""Steps planned but not finished with asynchronous scheduling: one runs, one waits for it."""
+
+
+class StepStamps(NamedTuple):
+    """The first columns of :data:`engine.trace.records.STEP_COLUMNS`; with :class:`StepStats` they make a row."""
+
+    step_id: int
+    t_start: int
+    t_schedule: int
+    t_prepare: int | None
+    t_forward: int | None
+    t_sample: int | None
+    t_end: int
+
+
+class _Planned(NamedTuple):
+    """A submitted step."""
+
+    num_tokens: int
+    t_start: int
+    t_schedule: int
+    stats: StepStats | None
+
+
+class EngineCore:
+    """Owns the scheduler, the KV bookkeeping and the executor. Not thread-safe: one thread calls it.
+
+    With ``async_scheduling`` the executor runs on its own thread and the next step is planned while it works; on a
+    :class:`VirtualClock` the same order of events happens without threads, so that simulations are reproducible.
+
+    An exception from the executor is raised by ``step``, once; after that every call raises :class:`EngineDeadError`.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        scheduler: Scheduler,
+        executor: Executor,
+        runner: StepRunner,
+        clock: Clock,
+        trace: TraceRecorder,
+    ) -> None:
+        self.config = config
+        self.scheduler = scheduler
+        self.executor = executor
+        self._runner = runner
+        self._clock = clock
+        self._trace = trace
+        self._depth = ASYNC_DEPTH if config.async_scheduling else 1
+        self._planned: deque[_Planned] = deque()
+        self._abort_outputs: list[EngineCoreOutput] = []
+        self._dead = False
+        self._shut_down = False
+
+    @classmethod
+    def create(
+        cls, config: EngineConfig, executor: Executor, clock: Clock, trace: TraceRecorder
+    ) -> EngineCore:
+        """Wire a core. ``config.max_model_len`` should be resolved to the model's limit by whoever loaded the model.
+
+        Raises:
+            InvalidInputError: the configuration does not fit the executor's KV pool.
+        """
+        kv = KVCacheManager(
+            executor.num_kv_blocks, config.block_size, enable_caching=config.enable_prefix_caching
+        )
+        scheduler = Scheduler(config, kv, clock, trace)
+        threaded = config.async_scheduling and not isinstance(clock, VirtualClock)
+        runner: StepRunner = ThreadRunner(executor) if threaded else InlineRunner(executor)
+        return cls(config, scheduler, executor, runner, clock, trace)
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Most prompt plus output tokens of one request: ``max_model_len`` or the KV pool, whichever is smaller."""
+        return self.scheduler.max_request_tokens
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Queue a request.
+
+        Raises:
+            InvalidInputError: it can never be served, or its id is in use; nothing else is affected.
+        """
+        self._require_alive()
+        self.scheduler.add(request)
+
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        """End requests at once, in whatever state; unknown ids are ignored.
+
+        The next ``step`` reports each with ``finish_reason=abort`` and its timings.
+        """
+        self._require_alive()
+        self._abort_outputs.extend(self.scheduler.abort(request_ids))
+
+    def has_work(self) -> bool:
+        """Whether ``step`` has anything to do or to report."""
+        return bool(self._planned or self._abort_outputs or self.scheduler.has_work())
+
+    def step(self) -> EngineCoreOutputs:
+        """Plan, execute and take in one step; with nothing to do it returns at once, with no outputs."""
+        self._require_alive()
+        try:
+            return self._step()
+        except BaseException:
+            self._dead = True
+            raise
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes.
+
+        Args:
+            reset_running_requests: preempt whatever runs, so that the reset can't be refused.
+
+        Returns:
+            False, and nothing changed, if requests hold blocks.
+        """
+        self._require_alive()
+        if reset_running_requests:
+            self.scheduler.preempt_all()
+        return self.scheduler.kv.reset_prefix_cache()
+
+    def stats(self) -> SchedulerStats:
+        return self.scheduler.stats()
+
+    def check_invariants(self) -> None:
+        """Raises :class:`engine.kv.invariants.InvariantError` if the books don't balance."""
+        self.scheduler.check_invariants()
+
+    def shutdown(self) -> None:
+        """Wait for the step that runs, then release executor and trace. May be called twice, also after a failure."""
+        if self._shut_down:
+            return
+        self._shut_down = self._dead = True
+        try:
+            self._runner.shutdown()
+            self.executor.shutdown()
+        finally:
+            self._trace.close()
+
+    # ---- one step
+
+    def _step(self) -> EngineCoreOutputs:
+        while len(self._planned) < self._depth and self._plan_next():
+            pass
+        outputs, self._abort_outputs = self._abort_outputs, []
+        num_tokens = 0
+        if self._planned:
+            planned = self._planned.popleft()
+            num_tokens = planned.num_tokens
+            plan, result = self._runner.next_result()
+            outputs += self.scheduler.update(plan, result)
+            self._record(planned, result)
+        elif self.scheduler.has_unfinished_requests():
+            raise EngineError("requests are unfinished but nothing can be scheduled: the scheduler is stuck")
+        if self.config.check_invariants or not self.scheduler.has_unfinished_requests():
+            self.scheduler.check_invariants()
+        return EngineCoreOutputs(outputs=outputs, stats=self.scheduler.stats(), step_tokens=num_tokens)
+
+    def _plan_next(self) -> bool:
+        """Plan and submit one step; False if there was nothing to submit."""
+        if not self.scheduler.has_plannable_work():
+            return False
+        t_start = self._clock.now_ns()
+        plan = self.scheduler.schedule()
+        num_tokens = plan.total_num_scheduled_tokens
+        if not num_tokens and not plan.finished_request_ids and not plan.preempted_request_ids:
+            return False
+        stats = self.scheduler.last_planned_stats if num_tokens else None
+        self._runner.submit(plan)
+        self._planned.append(_Planned(num_tokens, t_start, self._clock.now_ns(), stats))
+        return True
+
+    def _record(self, planned: _Planned, result: StepResult) -> None:
+        if planned.stats is not None and self._trace.enabled:
+            stamps = StepStamps(
+                result.step_id,
+                planned.t_start,
+                planned.t_schedule,
+                result.t_prepare_ns,
+                result.t_forward_ns,
+                result.t_sample_ns,
+                self._clock.now_ns(),
+            )
+            self._trace.record_step(stamps + planned.stats)
+
+    def _require_alive(self) -> None:
+        if self._dead:
+            raise EngineDeadError("the engine core has stopped")
