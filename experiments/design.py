@@ -73,9 +73,7 @@ def same_level(a: Any, b: Any) -> bool:
 
 
 def level_text(level: Any) -> str:
-    """A level as the user writes it: ``256``, ``on``, ``off``, ``auto`` (None: left to the engine)."""
-    if level is None:
-        return "auto"
+    """A level as the user writes it: ``256``, ``on``, ``off``, ``auto``."""
     if isinstance(level, bool):
         return "on" if level else "off"
     return f"{level:g}" if isinstance(level, float) else str(level)

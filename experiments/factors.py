@@ -37,7 +37,7 @@ class FactorExpectation(Frozen):
 
 
 class Factor(Frozen):
-    """One thing to change. ``levels`` are in order; None stands for "left to the engine"."""
+    """One thing to change. ``levels`` are in order; "auto" leaves the choice to the engine."""
 
     name: str
     field: str
@@ -58,8 +58,13 @@ class Factor(Frozen):
 
     @property
     def baseline(self) -> Any:
-        """The engine's default."""
-        return EngineConfig.model_fields[self.field].default
+        """The engine's default; "auto" where the default is to let the engine choose."""
+        default = EngineConfig.model_fields[self.field].default
+        return AUTO if default is None else default
+
+    def engine_value(self, level: Any) -> Any:
+        """A level as the engine's configuration takes it: "auto" of an optional field is None."""
+        return None if level == AUTO and _field_type(self.field)[1] else level
 
     @property
     def type_name(self) -> str:
@@ -80,7 +85,7 @@ class Factor(Frozen):
         word = text.strip()
         plain, optional = _field_type(self.field)
         if optional and word.lower() in (AUTO, "none", "null"):
-            return None
+            return AUTO
         if plain is bool:
             if word.lower() not in _WORDS:
                 raise InvalidInputError(self.name, text, "on or off")
@@ -105,7 +110,7 @@ class Factor(Frozen):
                 unique.append(value)
 
         def key(value: Any) -> tuple[int, float]:
-            if value is None:
+            if value == AUTO:
                 return (2, 0.0)
             if isinstance(value, str):
                 known = [i for i, level in enumerate(self.levels) if same_level(level, value)]
@@ -123,7 +128,7 @@ class Factor(Frozen):
         """
         for value in values:
             try:
-                EngineConfig.create(**{**engine, self.field: value})
+                EngineConfig.create(**{**engine, self.field: self.engine_value(value)})
             except InvalidInputError as error:
                 if error.field == self.field and same_level(error.value, value):
                     raise InvalidInputError(self.name, value, error.allowed) from None
@@ -164,9 +169,6 @@ def _read_factor(path: Path, name: str, table: object) -> Factor:
         raise InvalidInputError(
             "factors", f"{where}.field={table.get('field')}", "a field of the engine's configuration"
         )
-    levels = table.get("levels")
-    if isinstance(levels, list) and _field_type(table["field"])[1]:
-        table = {**table, "levels": [None if level == AUTO else level for level in levels]}
     try:
         factor = Factor(name=name, **table)
     except (ValidationError, TypeError) as error:

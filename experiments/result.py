@@ -1,0 +1,173 @@
+"""Put a sweep's record together from its spec and its ledger. Pure: used for every partial result and for
+the last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from experiments import analysis
+from experiments.calibrate import Calibration
+from experiments.conclusion import boundary_of_gain, choose, conclude
+from experiments.design import same_level
+from experiments.equivalence import compare_outputs, divergent_levels
+from experiments.hypothesis import judge_hypothesis
+from experiments.ledger import LedgerState, cell_key
+from experiments.models import Cell, Confirmation, Equivalence, Ratio, SweepResult, Verdict
+from experiments.spec import SweepSpec
+
+
+def build_result(
+    *,
+    sweep_id: str,
+    created: str,
+    status: str,
+    spec: SweepSpec,
+    schedule: Sequence[Cell],
+    state: LedgerState,
+    calibration: Calibration | None,
+    failures: Mapping[str, str],
+    elapsed_s: float,
+    trouble: Sequence[str] = (),
+) -> SweepResult:
+    """The record of a sweep as far as its ledger goes.
+
+    Args:
+        status: running | complete | budget | interrupted | failed
+        schedule: every planned cell; the ledger's version replaces it where it has one.
+        failures: level (as text) to the reason why the target can't run it.
+        trouble: what ended the sweep, when something did.
+    """
+    cells = [state.cells.get(cell_key(cell), cell) for cell in schedule]
+    main = [cell for cell in cells if cell.phase == "sweep"]
+    levels = analysis.compare_levels(spec, main, failures)
+    aa = analysis.aa_ratio(spec, main)
+    mde = analysis.detectable_effect(spec, main)
+    choice = choose(spec, levels, main)
+    confirmed = _confirmation(spec, cells)
+    equivalence = compare_outputs([cell for cell in cells if cell.state == "DONE"], state.outputs)
+    contaminated = sorted({cell.block for cell in cells if cell.contaminated})
+    done = [cell for cell in main if cell.state == "DONE"]
+    blocks_done = len({cell.block for cell in done})
+    reasons = [*trouble, *_invalid_reasons(spec, main, aa, equivalence, contaminated)]
+    load = calibration.load if calibration else None
+    machine = dict(state.context.get("machine", {}))
+    return SweepResult(
+        id=sweep_id,
+        created=created,
+        status=status,
+        question=spec.question,
+        factor=spec.factor,
+        field=spec.field,
+        baseline=spec.baseline,
+        primary_metric=spec.primary_metric,
+        delta=spec.delta,
+        alpha=spec.alpha,
+        slo=spec.slo,
+        workload={"name": spec.workload, **spec.workload_options, **(load.model_dump() if load else {})},
+        target=dict(state.context.get("target", {})),
+        machine=machine,
+        hypothesis=judge_hypothesis(spec, main),
+        levels=levels,
+        best=choice.best,
+        conclusion=conclude(spec, levels, choice, confirmed, mde),
+        cells=cells,
+        aa=aa,
+        mde=mde,
+        equivalence=equivalence,
+        valid=not reasons,
+        invalid_reasons=reasons,
+        reproduce=spec.reproduce(load),
+        report=None,
+        runs=[cell.run for cell in cells if cell.run],
+        factor_values=spec.levels,
+        engine=spec.engine,
+        fixed=spec.fixed,
+        design={
+            "seed": spec.seed,
+            "blocks_planned": spec.blocks,
+            "blocks_done": blocks_done,
+            "runs_per_block": spec.runs_per_block,
+            "confirm_blocks": spec.confirm_blocks,
+            "budget_s": spec.budget_s,
+            "elapsed_s": round(elapsed_s, 3),
+        },
+        calibration=calibration.model_dump(mode="json") if calibration else {},
+        confirmation=confirmed,
+        boundary=boundary_of_gain(spec, levels, choice, load, machine),
+        drift=analysis.baseline_drift(spec, main),
+        contaminated_blocks=contaminated,
+        notes=_notes(spec, cells, state, failures, equivalence, contaminated),
+    )
+
+
+def _confirmation(spec: SweepSpec, cells: Sequence[Cell]) -> Confirmation | None:
+    winners = [c.level for c in cells if c.phase == "confirm" and not same_level(c.level, spec.baseline)]
+    return analysis.confirmation(spec, winners[0], cells) if winners else None
+
+
+def _invalid_reasons(
+    spec: SweepSpec,
+    cells: Sequence[Cell],
+    aa: Ratio,
+    equivalence: Equivalence,
+    contaminated: Sequence[int],
+) -> list[str]:
+    reasons = []
+    ended = [cell for cell in cells if cell.state in ("DONE", "VOID", "FAILED")]
+    blocks = {cell.block for cell in ended if cell.state == "DONE"}
+    if len(blocks) < 2:
+        reasons.append(
+            f"{len(blocks)} block{'' if len(blocks) == 1 else 's'} with results: an interval needs two"
+        )
+    if aa.verdict in (Verdict.BETTER, Verdict.WORSE):
+        reasons.append(
+            f"the two baselines of a block differ on {spec.primary_metric}: nothing else can be believed"
+        )
+    if not spec.changes_output:
+        for name in divergent_levels(equivalence):
+            compared, identical = equivalence.per_level[name]
+            reasons.append(
+                f"level {name} gave other tokens for {compared - identical} of {compared} requests"
+            )
+    bad = [block for block in contaminated if block in blocks]
+    if len(bad) > len(blocks) / 2:
+        reasons.append(f"{len(bad)} of {len(blocks)} blocks contaminated: something else used the machine")
+    void = [cell for cell in ended if cell.state == "VOID"]
+    if len(void) > len(ended) / 5:
+        reasons.append(f"{len(void)} of {len(ended)} runs void, such as: {void[0].reason}")
+    return reasons
+
+
+def _notes(
+    spec: SweepSpec,
+    cells: Sequence[Cell],
+    state: LedgerState,
+    failures: Mapping[str, str],
+    equivalence: Equivalence,
+    contaminated: Sequence[int],
+) -> list[str]:
+    notes = [f"level {name} FAILED: {reason}" for name, reason in failures.items()]
+    for entry in state.attempts:
+        place = f"block {entry['cell'][1]}, position {entry['cell'][2]}"
+        notes.append(f"{place} was repeated ({entry['state']}: {entry['reason']})")
+    notes += [
+        f"block {cell.block}, position {cell.position} is {cell.state}: {cell.reason}"
+        for cell in cells
+        if cell.state in ("VOID", "FAILED")
+    ]
+    if contaminated:
+        others = [c for c in cells if c.block not in contaminated and c.phase == "sweep"]
+        without = {level.value: level.verdict for level in analysis.compare_levels(spec, others, failures)}
+        with_all = {level.value: level.verdict for level in analysis.compare_levels(spec, cells, failures)}
+        changed = [str(value) for value, verdict in with_all.items() if without[value] is not verdict]
+        which = ", ".join(map(str, contaminated))
+        effect = (
+            f"without them the verdict changes at {', '.join(changed)}"
+            if changed
+            else "no verdict depends on them"
+        )
+        text = f"blocks {which} contaminated (the control kernel moved more than 5 %), kept; {effect}"
+        notes.append(text)
+    if equivalence.compared > equivalence.identical:
+        notes.append(equivalence.note)
+    return notes

@@ -1,0 +1,141 @@
+"""What a sweep is asked to do: fixed before the first run, stored in ``schedule.json``, and checked on
+resume."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from pydantic import Field
+
+from engine.errors import InvalidInputError
+from experiments.design import level_text
+from experiments.factors import FactorExpectation
+from experiments.models import Frozen
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+class Load(Frozen):
+    """The traffic of every run of a sweep: the same for all levels."""
+
+    request_rate: float | None
+    """Requests per second, Poisson; None: all at once."""
+    num_prompts: int
+
+
+class SweepSpec(Frozen):
+    """A pre-registered question. Nothing here changes once the sweep has started."""
+
+    question: str
+    factor: str
+    field: str
+    levels: list[Any]
+    """In order, the baseline among them."""
+    baseline: Any
+    primary_metric: str
+    hypothesis: list[FactorExpectation]
+    changes_output: bool = False
+    delta: float = 0.05
+    alpha: float = 0.05
+    slo: str = ""
+    workload: str
+    workload_options: dict[str, Any] = Field(default={})
+    request_rate: float | None = None
+    """None: calibrated to ``utilisation`` of the baseline's capacity."""
+    all_at_once: bool = False
+    """The workload has no rate: every request is sent at the start."""
+    num_prompts: int | None = None
+    """None: as many as fill a run's share of the budget."""
+    utilisation: float = 0.7
+    blocks: int
+    """Most blocks; the budget may stop earlier."""
+    budget_s: float | None = None
+    confirm_blocks: int = 3
+    """Pairs that measure the winner again on fresh seeds; 0: none."""
+    retries: int = 1
+    seed: int = 0
+    model: str
+    engine: dict[str, Any] = Field(default={})
+    """Engine settings of all levels."""
+    fixed: dict[str, Any] = Field(default={})
+    """Of those, the ones that the factor fixes."""
+
+    @property
+    def runs_per_block(self) -> int:
+        return len(self.levels) + 1
+
+    def reproduce(self, load: Load | None) -> str:
+        """The command line that repeats this sweep, with the rate and length that were calibrated."""
+        words = [
+            *("workbench", "sweep", "--param", self.factor),
+            *("--values", ",".join(map(level_text, self.levels)), "--baseline", level_text(self.baseline)),
+            *("--blocks", str(self.blocks), "--metric", self.primary_metric, "--delta", f"{self.delta:.4g}"),
+            *("--workload", self.workload, "--seed", str(self.seed), "--model", self.model),
+        ]
+        if self.slo:
+            words += ["--slo", self.slo]
+        if self.budget_s is not None:
+            words += ["--budget", f"{self.budget_s:g}s"]
+        if load is not None:
+            if load.request_rate is not None:
+                words += ["--request-rate", f"{load.request_rate:.4g}"]
+            words += ["--num-prompts", str(load.num_prompts)]
+        for name, value in self.engine.items():
+            if name == "model" or (name in self.fixed and self.fixed[name] == value):
+                continue
+            flag = "--" + name.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(flag if value else "--no-" + name.replace("_", "-"))
+            elif value is not None:
+                words += [flag, str(value)]
+        return shlex.join(words)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``9m``, ``1h30m``.
+
+    Raises:
+        InvalidInputError: not a duration, or not more than zero.
+    """
+    word = text.strip().lower()
+    match = _DURATION.fullmatch(word)
+    seconds = 0.0
+    if match is not None and word:
+        hours, minutes, rest = (float(part) if part else 0.0 for part in match.groups())
+        seconds = 3600.0 * hours + 60.0 * minutes + rest
+    if seconds <= 0:
+        raise InvalidInputError("budget", text, "a duration such as 90s, 9m or 1h30m")
+    return seconds
+
+
+def parse_share(name: str, text: str) -> float:
+    """A share of ``5%`` or ``0.05``, more than 0 and less than 1.
+
+    Raises:
+        InvalidInputError: anything else.
+    """
+    word = text.strip()
+    try:
+        value = float(word[:-1]) / 100.0 if word.endswith("%") else float(word)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < 1.0:
+        raise InvalidInputError(name, text, "a share such as 5% or 0.05, more than 0 and less than 1")
+    return value
+
+
+def parse_rate(text: str) -> float:
+    """Requests per second, fractions allowed.
+
+    Raises:
+        InvalidInputError: not a positive number.
+    """
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0.0 < rate < float("inf"):
+        raise InvalidInputError("request-rate", text, "requests per second, more than 0")
+    return rate

@@ -1,0 +1,116 @@
+"""False alarms and power of the verdicts, by seeded simulation of whole designs (2,000 sweeps a cell)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats as scipy_stats
+
+from experiments.models import Verdict
+from experiments.stats import holm, interval, judge
+from tests.experiments import noise
+
+REPLICATES = 2000
+LEVELS = 4
+"""Beside the baseline."""
+Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+
+def sweep_logs(
+    rng: np.random.Generator, model: Noise, blocks: int, effect: float
+) -> list[NDArray[np.float64]]:
+    """Log ratios per level of one simulated sweep: shuffled blocks, baseline twice, level 0 slower by
+    ``effect``."""
+    runs = LEVELS + 2
+    times = model(rng, runs * blocks).reshape(blocks, runs)
+    ratios = np.empty((LEVELS, blocks))
+    for block in range(blocks):
+        order = rng.permutation(runs)
+        value = np.empty(runs)
+        value[order] = times[block]
+        ratios[:, block] = value[:LEVELS] - value[LEVELS:].mean()
+    ratios[0] += effect
+    return list(ratios)
+
+
+def verdicts(ratios: list[NDArray[np.float64]], delta: float = 0.05) -> list[Verdict]:
+    estimates = [interval(row) for row in ratios]
+    adjusted = holm([e.p for e in estimates if e is not None])
+    return [
+        judge(row, higher_is_better=False, delta=delta, p_adjusted=p)[0]
+        for row, p in zip(ratios, adjusted, strict=True)
+    ]
+
+
+def simulate(model: Noise, blocks: int, effect: float, seed: int, count: int) -> list[list[Verdict]]:
+    rng = np.random.default_rng(seed)
+    return [verdicts(sweep_logs(rng, model, blocks, effect)) for _ in range(count)]
+
+
+def binomial_bound(rate: float, count: int) -> int:
+    """Most successes that a true ``rate`` shows 999 times in 1,000."""
+    return int(scipy_stats.binom.ppf(0.999, count, rate))
+
+
+@pytest.mark.parametrize("model", [noise.quiet, noise.middling, noise.bad, noise.measured])
+@pytest.mark.parametrize("blocks", [4, 12])
+def test_equal_levels_are_called_different_at_most_at_the_stated_rate(model: Noise, blocks: int) -> None:
+    found = simulate(model, blocks, effect=0.0, seed=blocks, count=REPLICATES)
+    alarms = sum(any(v in (Verdict.BETTER, Verdict.WORSE) for v in sweep) for sweep in found)
+    assert alarms <= binomial_bound(0.05, REPLICATES)
+
+
+@pytest.mark.parametrize(("model", "blocks"), [(noise.middling, 16), (noise.measured, 8)])
+def test_a_slowdown_of_ten_percent_is_caught_nine_times_in_ten(model: Noise, blocks: int) -> None:
+    """Four levels share the error rate (Holm). The measured noise is that of the machine this was written on."""
+    found = simulate(model, blocks, effect=float(np.log(1.10)), seed=1, count=1000)
+    caught = sum(sweep[0] is Verdict.WORSE for sweep in found)
+    assert caught >= 900
+    assert not any(sweep[0] is Verdict.BETTER for sweep in found)
+
+
+def test_power_rises_with_the_effect() -> None:
+    caught = []
+    for effect in (1.0, 1.05, 1.10, 1.20):
+        found = simulate(noise.middling, 12, effect=float(np.log(effect)), seed=2, count=400)
+        caught.append(sum(sweep[0] is Verdict.WORSE for sweep in found))
+    assert caught == sorted(caught)
+    assert caught[-1] >= 390
+
+
+def test_equal_levels_are_proven_equal_when_the_machine_is_quiet() -> None:
+    found = simulate(noise.quiet, 12, effect=0.0, seed=3, count=500)
+    equal = sum(v is Verdict.EQUIVALENT for sweep in found for v in sweep)
+    assert equal >= 0.9 * 500 * LEVELS
+
+
+def test_an_effect_at_the_margin_is_rarely_called_equivalent() -> None:
+    found = simulate(noise.middling, 12, effect=float(np.log(1.05)), seed=4, count=REPLICATES)
+    wrong = sum(sweep[0] is Verdict.EQUIVALENT for sweep in found)
+    assert wrong <= binomial_bound(0.05, REPLICATES)
+
+
+@pytest.mark.parametrize("blocks", [4, 8, 12, 20])
+def test_intervals_cover_the_truth_as_often_as_they_say(blocks: int) -> None:
+    rng = np.random.default_rng(blocks)
+    missed = 0
+    for _ in range(REPLICATES):
+        estimate = interval(rng.normal(0.1, 0.05, blocks))
+        assert estimate is not None
+        missed += not estimate.low <= 0.1 <= estimate.high
+    assert missed <= binomial_bound(0.05, REPLICATES)
+
+
+def test_the_rank_interval_shrugs_off_one_spiked_block() -> None:
+    rng = np.random.default_rng(5)
+    clean = rng.normal(0.0, 0.01, 12)
+    spiked = clean.copy()
+    spiked[3] += 1.0
+    before, after = interval(clean), interval(spiked)
+    assert before is not None
+    assert after is not None
+    assert abs(after.point - before.point) < 0.01
+    assert abs(np.mean(spiked) - np.mean(clean)) > 0.08
