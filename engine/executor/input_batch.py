@@ -1,4 +1,4 @@
-"""The persistent batch: what is known of each running request, in preallocated arrays; a step's inputs from it.
+"""The persistent batch: what is known of each running request, in preallocated arrays.
 
 A request keeps its row from entry to exit, so nothing is ever moved: a step gathers the rows it needs. Each
 array is numpy, and building the inputs is a fixed number of numpy calls; Python's work grows with requests
@@ -77,7 +77,7 @@ class InputBatch:
         return row
 
     def append_tokens(self, rows: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Note one sampled token per row. Beyond ``max_model_len`` it is never an input, so it is not kept."""
+        """Note one sampled token per row; beyond ``max_model_len`` it can't be an input and isn't kept."""
         index = np.asarray(rows, dtype=np.int64)
         at = self.num_tokens[index]
         fits = at < self.max_model_len

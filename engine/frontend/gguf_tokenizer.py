@@ -167,7 +167,7 @@ def _sentencepiece(
 def _merges_from_scores(
     vocab: Mapping[str, int], types: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Sentencepiece joins the neighbours whose union scores best; as merges: every cut of a token, best first."""
+    """Sentencepiece joins neighbours whose union scores best; as merges: every cut of a token, in order."""
     found = []
     for token, index in vocab.items():
         if types[index] in (_CONTROL, _USER_DEFINED, _BYTE):
