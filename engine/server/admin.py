@@ -128,7 +128,9 @@ async def detokenize(request: web.Request) -> web.Response:
     vocab_size = state.engine.tokenizer.vocab_size
     for token in body.tokens:
         if token >= vocab_size:
-            raise bad_request("tokens", f"tokens: id {token} is not in the vocabulary (0 to {vocab_size - 1})")
+            raise bad_request(
+                "tokens", f"tokens: id {token} is not in the vocabulary (0 to {vocab_size - 1})"
+            )
     return json_response({"prompt": state.engine.tokenizer.decode(body.tokens, skip_special_tokens=False)})
 
 
@@ -136,6 +138,8 @@ async def reset_prefix_cache(request: web.Request) -> web.Response:
     """Forget all cached prefixes; 409 while running requests hold blocks."""
     if not await request.app[STATE].engine.reset_prefix_cache():
         raise ApiError(
-            409, "the prefix cache is in use: try again when no request is running", code="prefix_cache_in_use"
+            409,
+            "the prefix cache is in use: try again when no request is running",
+            code="prefix_cache_in_use",
         )
     return json_response({"success": True})

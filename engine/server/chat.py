@@ -74,9 +74,7 @@ def _choice(body: ChatCompletionRequest, completion: CompletionOutput) -> dict[s
 def _logprobs(body: ChatCompletionRequest, completion: CompletionOutput) -> dict[str, Any] | None:
     if not body.logprobs:
         return None
-    return chat_logprobs(
-        completion.logprobs or [], body.top_logprobs or 0, body.return_tokens_as_token_ids
-    )
+    return chat_logprobs(completion.logprobs or [], body.top_logprobs or 0, body.return_tokens_as_token_ids)
 
 
 class ChatStream:
@@ -112,7 +110,8 @@ class ChatStream:
         if self._body.return_token_ids and not self._started:
             extra = b',"prompt_token_ids":' + _encode(output.prompt_token_ids)
         choice = (
-            b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}' % index
+            b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
+            % index
         )
         return self.encoder.chunk(choice, extra)
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from engine.frontend.outputs import CompletionOutput, RequestOutput
+from engine.frontend.outputs import CompletionOutput, Logprob, RequestOutput
 from engine.messages import FinishReason
 from engine.server.collect import Answer, collect
 from engine.server.generation import Generation
@@ -30,7 +30,9 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     body = await read_struct(request, CompletionRequest)
     state.check_model(body.model)
     params = completion_params(body)
-    prompts = await encode_prompts(state.engine.tokenizer, split_prompts(body.prompt), body.add_special_tokens)
+    prompts = await encode_prompts(
+        state.engine.tokenizer, split_prompts(body.prompt), body.add_special_tokens
+    )
     request_id = request_id_of(request)
     generation = Generation(
         state, request_id, prompts, params, priority=body.priority, cache_salt=body.cache_salt
@@ -57,7 +59,11 @@ class _Shape:
     def logprobs(self) -> CompletionLogprobs | None:
         if self.body.logprobs is None:
             return None
-        return CompletionLogprobs(self.body.logprobs, self.body.return_tokens_as_token_ids)
+        return CompletionLogprobs(
+            self.body.logprobs,
+            self.body.return_tokens_as_token_ids,
+            lambda token_id: self.tokenizer.decode([token_id], skip_special_tokens=False),
+        )
 
     def trim(self, completion: CompletionOutput) -> CompletionOutput:
         """Without the token that had to be generated although ``max_tokens`` was 0."""
@@ -125,9 +131,13 @@ class CompletionStream:
         self._shape = shape
         self._body = shape.body
         self._logprobs: dict[int, CompletionLogprobs | None] = {}
+        self._prompt_logprobs: dict[int, list[list[Logprob] | None]] = {}
+        """Per prompt; they come once, with the first of its ``n`` sequences."""
 
     def events(self, prompt_index: int, output: RequestOutput) -> bytes:
         parts: list[bytes] = []
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs[prompt_index] = output.prompt_logprobs
         for full in output.outputs:
             completion = self._shape.trim(full)
             self.encoder.usage.completion_tokens -= len(full.token_ids) - len(completion.token_ids)
@@ -138,19 +148,22 @@ class CompletionStream:
                 if self._body.return_token_ids:
                     prompt_ids = b',"prompt_token_ids":' + _encode(output.prompt_token_ids)
                 if self._body.echo:
-                    parts.append(self._echo(index, output, prompt_ids))
+                    scores = self._prompt_logprobs.get(prompt_index)
+                    parts.append(self._echo(index, output, scores, prompt_ids))
                     prompt_ids = b""
             parts.append(self._text(index, completion, prompt_ids))
             if completion.finish_reason is not None:
                 parts.append(self._closing(index, completion))
         return b"".join(parts)
 
-    def _echo(self, index: int, output: RequestOutput, prompt_ids: bytes) -> bytes:
+    def _echo(
+        self, index: int, output: RequestOutput, scores: list[list[Logprob] | None] | None, prompt_ids: bytes
+    ) -> bytes:
         text = prompt_text(self._shape.tokenizer, output.prompt, output.prompt_token_ids)
         logprobs = self._logprobs[index]
         shown = None
-        if logprobs and output.prompt_logprobs is not None:
-            shown = logprobs.format(output.prompt_logprobs, output.prompt_token_ids)
+        if logprobs and scores is not None:
+            shown = logprobs.format(scores, output.prompt_token_ids)
         tokens = b',"token_ids":[]' if self._body.return_token_ids else b""
         return self._event(index, text, shown, prompt_ids + tokens)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.frontend.outputs import Logprob
@@ -50,31 +50,39 @@ def _chat_entry(entry: Logprob, as_ids: bool) -> dict[str, Any]:
 
 
 class CompletionLogprobs:
-    """Builds ``choices[].logprobs`` of a text completion, and remembers the text offset from one delta to the next."""
+    """Builds ``choices[].logprobs`` of a text completion, and remembers the text offset from one delta to the next.
 
-    def __init__(self, top: int, as_ids: bool) -> None:
+    Args:
+        top: how many of the best tokens to list.
+        as_ids: name tokens ``token_id:<id>``.
+        decode: text of a token, for those that come without logprobs.
+    """
+
+    def __init__(self, top: int, as_ids: bool, decode: Callable[[int], str]) -> None:
         self._top = top
         self._as_ids = as_ids
+        self._decode = decode
         self._offset = 0
 
-    def format(self, positions: Sequence[Sequence[Logprob] | None], token_ids: Sequence[int]) -> dict[str, Any]:
-        """Four parallel lists. A position without logprobs (a prompt's first token) has null values.
+    def format(
+        self, positions: Sequence[Sequence[Logprob] | None], token_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        """Four parallel lists, as long as ``token_ids``. A position without logprobs (a prompt's first token) has null values.
 
         Args:
             positions: per token: the chosen one first, then the best; None where nothing precedes the token.
-            token_ids: the tokens, needed where ``positions`` has None.
         """
         tokens: list[str] = []
         token_logprobs: list[float | None] = []
         top_logprobs: list[dict[str, float] | None] = []
         offsets: list[int] = []
         for token_id, entries in zip(token_ids, positions, strict=True):
-            text = token_text(entries[0], self._as_ids) if entries else f"token_id:{token_id}"
-            tokens.append(text)
+            text = entries[0].decoded if entries else self._decode(token_id)
+            tokens.append(f"token_id:{token_id}" if self._as_ids else text)
             token_logprobs.append(finite(entries[0].logprob) if entries else None)
             top_logprobs.append(self._top_of(entries) if entries else None)
             offsets.append(self._offset)
-            self._offset += len(entries[0].decoded) if entries else 0
+            self._offset += len(text)
         return {
             "tokens": tokens,
             "token_logprobs": token_logprobs,

@@ -90,7 +90,9 @@ def _check_shared(request: GenerationRequest) -> None:
     if options is not None and not request.stream:
         raise bad_request("stream_options", "stream_options: only with stream=true")
     if options is not None and options.include_obfuscation:
-        raise bad_request("stream_options.include_obfuscation", "include_obfuscation: only false is supported")
+        raise bad_request(
+            "stream_options.include_obfuscation", "include_obfuscation: only false is supported"
+        )
     if options is not None and options.continuous_usage_stats and not options.include_usage:
         raise bad_request(
             "stream_options.continuous_usage_stats", "continuous_usage_stats: needs include_usage=true"

@@ -10,7 +10,7 @@ from engine.server.errors import bad_request
 
 HEADER = "X-Request-Id"
 MAX_LENGTH = 256
-_KEY = "request_id"
+_KEY: web.RequestKey[str] = web.RequestKey("request_id", str)
 
 
 def assign_request_id(request: web.Request) -> str:
@@ -31,4 +31,4 @@ def assign_request_id(request: web.Request) -> str:
 
 def request_id_of(request: web.Request) -> str:
     """The id that :func:`assign_request_id` gave."""
-    return str(request[_KEY])
+    return request[_KEY]

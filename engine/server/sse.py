@@ -42,20 +42,20 @@ class ChunkEncoder:
     def chunk(self, choice: bytes, extra: bytes = b"") -> bytes:
         """One event with one choice (JSON). ``extra``: more top-level members, each with a leading comma."""
         if self._continuous:
-            return b"%b%b,\"choices\":[%b],\"usage\":%b}\n\n" % (
+            return b'%b%b,"choices":[%b],"usage":%b}\n\n' % (
                 self._prefix,
                 extra,
                 choice,
                 _encode(self.usage.as_dict()),
             )
-        return b"%b%b,\"choices\":[%b%b" % (self._prefix, extra, choice, self._suffix)
+        return b'%b%b,"choices":[%b%b' % (self._prefix, extra, choice, self._suffix)
 
     def end(self) -> bytes:
         """The usage event, if asked for (its choices are empty), and the terminator."""
         if not self._include_usage:
             return DONE
         usage = _encode(self.usage.as_dict())
-        return b"%b,\"choices\":[],\"usage\":%b}\n\n%b" % (self._prefix, usage, DONE)
+        return b'%b,"choices":[],"usage":%b}\n\n%b' % (self._prefix, usage, DONE)
 
 
 class StreamFormat(Protocol):
