@@ -20,7 +20,10 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
-    """One of the ``n`` sequences of a request. In a stream every field but the last three holds only what is new."""
+    """One of the ``n`` sequences of a request.
+
+    In a stream every field but the last three holds only what is new.
+    """
 
     index: int
     text: str
