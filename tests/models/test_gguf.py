@@ -54,7 +54,9 @@ def test_header_equals_the_gguf_librarys(tmp_path: Path) -> None:
 
     path = write(tmp_path, matrix_type=Kind.Q8_0, edit=more)
     ours, theirs = read_gguf(path), GGUFReader(path)
-    expected = {name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")}
+    expected = {
+        name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")
+    }
     assert ours.metadata == expected
     assert ours.metadata["test.text"] == "größe 🙂"
     assert list(ours.tensors) == [tensor.name for tensor in theirs.tensors]
@@ -65,7 +67,9 @@ def test_header_equals_the_gguf_librarys(tmp_path: Path) -> None:
         assert ours.raw(tensor.name).tobytes() == tensor.data.tobytes()
 
 
-@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0])
+@pytest.mark.parametrize(
+    "kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0]
+)
 @pytest.mark.parametrize("shape", [(6, 64), (7, 32), (1024, 64)], ids=str)
 def test_quantised_types_round_trip(kind: Kind, shape: tuple[int, int]) -> None:
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
@@ -103,7 +107,9 @@ def test_unpermute_undoes_the_converter() -> None:
     assert torch.equal(unpermute(permute(weight[:, 0], 3), 3), weight[:, 0])
 
 
-@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"])
+@pytest.mark.parametrize(
+    "architecture", ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
+)
 def test_gguf_equals_the_safetensors_of_the_same_weights(
     architecture: str,
     tmp_path: Path,
@@ -158,7 +164,11 @@ def test_description_needs_the_header_only(tmp_path: Path) -> None:
     assert described.eos_token_ids == (2,)
     assert described.max_model_len(None) == 512
     assert described.config.tie_word_embeddings
-    assert (described.config.num_heads, described.config.num_kv_heads, described.config.head_size) == (4, 2, 16)
+    assert (described.config.num_heads, described.config.num_kv_heads, described.config.head_size) == (
+        4,
+        2,
+        16,
+    )
 
 
 def add_experts(writer: GGUFWriter) -> None:
@@ -180,10 +190,15 @@ def add_unknown_tensor(writer: GGUFWriter) -> None:
     [
         (add_experts, "mixture of experts (8 experts) is not supported"),
         (add_yarn, "rope scaling 'yarn' is not supported; supported: none, linear, rope_freqs"),
-        (add_unknown_tensor, "LlamaForCausalLM with tensor model.layers.0.self_attn.o_proj.bias is not supported"),
+        (
+            add_unknown_tensor,
+            "LlamaForCausalLM with tensor model.layers.0.self_attn.o_proj.bias is not supported",
+        ),
     ],
 )
-def test_what_is_not_supported_is_refused(edit: Callable[[GGUFWriter], None], message: str, tmp_path: Path) -> None:
+def test_what_is_not_supported_is_refused(
+    edit: Callable[[GGUFWriter], None], message: str, tmp_path: Path
+) -> None:
     path = write(tmp_path, edit=edit)
     with pytest.raises(ModelLoadError) as caught:
         load_model(EngineConfig(model=str(path), dtype="float32"))
@@ -197,7 +212,9 @@ def test_unknown_architecture_is_named(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelLoadError, match="architecture 'mamba' is not supported; supported: llama, qwen2, qwen3"):
+    with pytest.raises(
+        ModelLoadError, match="architecture 'mamba' is not supported; supported: llama, qwen2, qwen3"
+    ):
         load_model_config(ModelSource("x", "gguf", tmp_path / "x.gguf"))
 
 
