@@ -1,4 +1,6 @@
-"""``python -m engine.server --config-json '{"model": ...}' --host H --port P``: what the workbench starts as its target."""
+"""``python -m engine.server --config-json '{"model": ...}' --host H --port P``: what the workbench starts as
+its target.
+"""
 
 from __future__ import annotations
 

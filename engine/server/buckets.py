@@ -1,4 +1,6 @@
-"""Histogram edges. vLLM's are all here, so its boards work; finer ones are added where a small model on a CPU lives."""
+"""Histogram edges. vLLM's are all here, so its boards work; finer ones are added where a small model on a
+CPU lives.
+"""
 
 from __future__ import annotations
 

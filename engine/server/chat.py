@@ -80,8 +80,9 @@ def _logprobs(body: ChatCompletionRequest, completion: CompletionOutput) -> dict
 class ChatStream:
     """Chunks as OpenAI sends them: the role alone, then content, then ``finish_reason`` with an empty delta.
 
-    Tokens whose text is still held back (an unfinished character, a possible stop string) make no event of their own unless
-    the client asked for token ids or logprobs: an event without news would count as a token to naive clients.
+    Tokens whose text is still held back (an unfinished character, a possible stop string) make no event of
+    their own unless the client asked for token ids or logprobs: an event without news would count as a token
+    to naive clients.
     """
 
     def __init__(self, body: ChatCompletionRequest, head: dict[str, Any]) -> None:

@@ -16,8 +16,8 @@ _NULL_ONLY = frozenset({"refusal", "audio", "annotations", "reasoning", "reasoni
 def normalize_messages(messages: list[dict[str, Any]]) -> list[dict[str, str]]:
     """Messages as a chat template takes them: ``role``, ``content`` (one string) and ``name`` when given.
 
-    ``developer`` becomes ``system``: it is OpenAI's newer name for it and no open template knows it. The text parts of a
-    message are joined with newlines.
+    ``developer`` becomes ``system``: it is OpenAI's newer name for it and no open template knows it. The
+    text parts of a message are joined with newlines.
 
     Raises:
         ApiError: 400 naming the message and the field.

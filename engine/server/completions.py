@@ -116,7 +116,8 @@ def _choice(shape: _Shape, prompt_index: int, answer: Answer, completion: Comple
 
 
 class CompletionStream:
-    """Chunks as OpenAI sends them: text, then one with ``finish_reason`` and no text. With ``echo`` the prompt comes first.
+    """Chunks as OpenAI sends them: text, then one with ``finish_reason`` and no text. With ``echo`` the
+    prompt comes first.
 
     What makes no event of its own: see :class:`engine.server.chat.ChatStream`.
     """

@@ -12,7 +12,9 @@ from engine.errors import EngineDeadError, InvalidInputError, QueueFullError
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1
-"""Told to refused clients: a step takes milliseconds, so a second is a fair guess for a place in the queue."""
+"""Told to refused clients: a step takes milliseconds, so a second is a fair guess for a place in the
+queue.
+"""
 
 
 class ApiError(Exception):

@@ -1,7 +1,8 @@
 """Which request fields exist, beside those that the structs of :mod:`engine.server.protocol` honour.
 
-No field is accepted and ignored: a field is honoured, or it is one of the few that by its own definition can't change
-the answer (``HARMLESS``), or it asks for nothing (``UNSUPPORTED`` with a neutral value), or the request is refused.
+No field is accepted and ignored: a field is honoured, or it is one of the few that by its own definition
+can't change the answer (``HARMLESS``), or it asks for nothing (``UNSUPPORTED`` with a neutral value), or the
+request is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Command-line flags from settings models: ``max_num_seqs`` becomes ``--max-num-seqs``, its description the help.
+"""Command-line flags from settings models: ``max_num_seqs`` becomes ``--max-num-seqs``, its description the
+help.
 
 ``vllm serve`` names its flags after the same fields, so they are the ones that users know.
 """
@@ -23,8 +24,9 @@ def add_flags(
 ) -> Callable[[Command], Command]:
     """Decorator: give a typer command one option per field of ``models``.
 
-    The command receives only the fields that the user gave, as keyword arguments beside its own parameters: values are checked,
-    and defaults filled in, by the models, so that every way into the engine refuses the same things with the same words.
+    The command receives only the fields that the user gave, as keyword arguments beside its own parameters:
+    values are checked, and defaults filled in, by the models, so that every way into the engine refuses the
+    same things with the same words.
 
     Args:
         skip: fields that get no flag.

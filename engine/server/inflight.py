@@ -45,8 +45,9 @@ class Inflight:
     def admit(self, sequences: int, stats: SchedulerStats | None) -> Iterator[None]:
         """Hold a place for the current task's request of ``sequences`` sequences.
 
-        ``stats`` is the engine's last snapshot. It knows of requests that wait for KV blocks; what has arrived since is known
-        only here, hence the larger of both. A snapshot can be stale, so it never counts more than what is in flight.
+        ``stats`` is the engine's last snapshot. It knows of requests that wait for KV blocks; what has
+        arrived since is known only here, hence the larger of both. A snapshot can be stale, so it never
+        counts more than what is in flight.
 
         Raises:
             ApiError: 503 while draining, 429 when the queue is full.

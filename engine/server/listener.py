@@ -8,7 +8,8 @@ from engine.errors import InvalidInputError
 
 
 def bind_listener(host: str, port: int) -> socket.socket:
-    """A bound TCP socket that doesn't listen yet, so clients are refused (not left hanging) until the model is ready.
+    """A bound TCP socket that doesn't listen yet, so clients are refused (not left hanging) until the model
+    is ready.
 
     Raises:
         InvalidInputError: unknown host, or the port is taken or not permitted.

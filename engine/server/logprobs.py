@@ -17,7 +17,9 @@ def finite(logprob: float) -> float:
 
 
 def token_text(entry: Logprob, as_ids: bool) -> str:
-    """The token's own text, or ``token_id:<id>`` when the client asked for ids (texts of two tokens can be equal)."""
+    """The token's own text, or ``token_id:<id>`` when the client asked for ids (texts of two tokens can be
+    equal).
+    """
     return f"token_id:{entry.token_id}" if as_ids else entry.decoded
 
 
@@ -50,7 +52,8 @@ def _chat_entry(entry: Logprob, as_ids: bool) -> dict[str, Any]:
 
 
 class CompletionLogprobs:
-    """Builds ``choices[].logprobs`` of a text completion, and remembers the text offset from one delta to the next.
+    """Builds ``choices[].logprobs`` of a text completion, and remembers the text offset from one delta to
+    the next.
 
     Args:
         top: how many of the best tokens to list.
@@ -67,7 +70,8 @@ class CompletionLogprobs:
     def format(
         self, positions: Sequence[Sequence[Logprob] | None], token_ids: Sequence[int]
     ) -> dict[str, Any]:
-        """Four parallel lists, as long as ``token_ids``. A position without logprobs (a prompt's first token) has null values.
+        """Four parallel lists, as long as ``token_ids``. A position without logprobs (a prompt's first
+        token) has null values.
 
         Args:
             positions: per token: the chosen one first, then the best; None where nothing precedes the token.
@@ -91,7 +95,9 @@ class CompletionLogprobs:
         }
 
     def _top_of(self, entries: Sequence[Logprob]) -> dict[str, float]:
-        """The best and the chosen one: up to ``top + 1`` entries. The better of two tokens with one text stays."""
+        """The best and the chosen one: up to ``top + 1`` entries. The better of two tokens with one text
+        stays.
+        """
         listed = {token_text(entry, self._as_ids): finite(entry.logprob) for entry in entries[:1]}
         for entry in _best(entries, self._top):
             listed.setdefault(token_text(entry, self._as_ids), finite(entry.logprob))

@@ -13,8 +13,9 @@ T = TypeVar("T")
 async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
     """Yield ``(index of the stream, item)`` in order of arrival.
 
-    The first error of any stream ends all of them and is raised here. Closing the merged stream closes every source
-    before it returns, so an abandoned request is aborted at once and not when the garbage collector comes by.
+    The first error of any stream ends all of them and is raised here. Closing the merged stream closes every
+    source before it returns, so an abandoned request is aborted at once and not when the garbage collector
+    comes by.
     """
     if len(streams) == 1:
         async with aclosing(streams[0]) as stream:

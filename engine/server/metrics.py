@@ -1,8 +1,8 @@
 """``/metrics`` under vLLM's names and labels, in a registry of its own (one per application, nothing global).
 
-Latencies are seen from the server: arrival is when the request's body was read, a token is there when its output reaches
-the server. Queue, prefill, decode and inference times are the core's own stamps. Gauges and core-side counters are read
-from the engine's snapshot at scrape time (:mod:`engine.server.metrics_collector`).
+Latencies are seen from the server: arrival is when the request's body was read, a token is there when its
+output reaches the server. Queue, prefill, decode and inference times are the core's own stamps. Gauges and
+core-side counters are read from the engine's snapshot at scrape time (:mod:`engine.server.metrics_collector`).
 """
 
 from __future__ import annotations

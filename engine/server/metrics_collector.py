@@ -1,4 +1,6 @@
-"""Gauges and core-side counters: read from the engine's last snapshot when a scraper asks, never kept twice."""
+"""Gauges and core-side counters: read from the engine's last snapshot when a scraper asks, never kept
+twice.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
 
 
 class EngineCollector(Collector):
-    """``vllm:num_requests_*``, ``vllm:kv_cache_usage_perc``, ``vllm:cache_config_info`` and the core's counters."""
+    """``vllm:num_requests_*``, ``vllm:kv_cache_usage_perc``, ``vllm:cache_config_info`` and the core's
+    counters.
+    """
 
     def __init__(
         self, engine: AsyncLLM, config: EngineConfig, inflight: Inflight, labels: Mapping[str, str]

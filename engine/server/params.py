@@ -31,7 +31,9 @@ _LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
 
 
 def completion_params(request: CompletionRequest) -> SamplingParams:
-    """``max_tokens`` defaults to 16 (OpenAI); ``max_tokens=0`` with ``echo`` scores the prompt and generates nothing."""
+    """``max_tokens`` defaults to 16 (OpenAI); ``max_tokens=0`` with ``echo`` scores the prompt and generates
+    nothing.
+    """
     _check_shared(request)
     values = _given(request)
     values["logprobs"] = request.logprobs

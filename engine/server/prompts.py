@@ -1,4 +1,6 @@
-"""Prompts that the server itself turns into token ids: chats, long texts, and texts without special tokens."""
+"""Prompts that the server itself turns into token ids: chats, long texts, and texts without special
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LONG_TEXT = 20_000
-"""Characters above which a text is tokenised on a thread, so that the streams of other requests don't wait for it."""
+"""Characters above which a text is tokenised on a thread, so that the streams of other requests don't wait
+for it.
+"""
 _TEMPLATE_ARGUMENTS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 

@@ -1,7 +1,7 @@
 """Bodies of the OpenAI endpoints, with vLLM's extra sampling fields at the top level.
 
-``None`` means "not given". The structs check types and machine ranges only; what the values mean is checked by
-:mod:`engine.frontend.validate`, so that the offline API refuses the same things with the same words.
+``None`` means "not given". The structs check types and machine ranges only; what the values mean is checked
+by :mod:`engine.frontend.validate`, so that the offline API refuses the same things with the same words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 Prompt = str | list[str | TokenId | list[TokenId]]
-"""One text, several texts, one list of token ids, or several; that a list is of one kind is checked when it is split."""
+"""One text, several texts, one list of token ids, or several; that a list is of one kind is checked when it
+is split.
+"""
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -48,7 +48,9 @@ class RequestObserver:
                 self._on_finish(sequence, completion, now_ns)
 
     def close(self, unfinished: FinishReason | None) -> None:
-        """The request is over. Sequences that had not finished count as ``unfinished``; None: it was refused, count nothing."""
+        """The request is over. Sequences that had not finished count as ``unfinished``; None: it was
+        refused, count nothing.
+        """
         if unfinished is None:
             return
         metrics = self._metrics

@@ -71,8 +71,8 @@ async def serve(
     """Start the engine, serve, and return the exit code (0 or 1).
 
     Raises:
-        InvalidInputError: port taken, host unknown, or a bad setting: before the model is loaded where that can be known.
-        ModelLoadError, EngineDeadError: the engine did not come up.
+        InvalidInputError: port taken, host unknown, or a bad setting: before the model is loaded where that
+        can be known. ModelLoadError, EngineDeadError: the engine did not come up.
     """
     began = time.monotonic()
     listener = bind_listener(options.host, options.port)
@@ -153,7 +153,9 @@ async def _until_stop_or_death(engine: AsyncLLM, signals: _StopSignals) -> bool:
 
 
 async def _drain(app: web.Application, engine: AsyncLLM, signals: _StopSignals, died: bool) -> None:
-    """Let running requests finish; what is left after the grace, or after a second signal, is told so and aborted."""
+    """Let running requests finish; what is left after the grace, or after a second signal, is told so and
+    aborted.
+    """
     state = app[STATE]
     inflight = state.inflight
     inflight.draining = True

@@ -1,4 +1,6 @@
-"""Server-sent events, serialised by hand: what doesn't change in a stream is encoded once, each event is one write."""
+"""Server-sent events, serialised by hand: what doesn't change in a stream is encoded once, each event is one
+write.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +77,8 @@ async def stream_events(
 ) -> web.StreamResponse:
     """Answer ``request`` with a stream.
 
-    Headers go out with the first output: a request that is refused, or that fails before it, gets a plain HTTP error.
-    Later failures become an error event, after which the stream ends without ``[DONE]``.
+    Headers go out with the first output: a request that is refused, or that fails before it, gets a plain
+    HTTP error. Later failures become an error event, after which the stream ends without ``[DONE]``.
     """
     response = web.StreamResponse(
         headers={

@@ -1,4 +1,6 @@
-"""A scripted stand-in for AsyncLLM: the same surface, every pause under the test's control, no model and no process."""
+"""A scripted stand-in for AsyncLLM: the same surface, every pause under the test's control, no model and no
+process.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,9 @@ class FakeEngine:
         return None if top is None else [None, *(self._candidates(token, top) for token in ids[1:])]
 
     def _candidates(self, token: int, top: int) -> list[Logprob]:
-        """The chosen token at -0.5, then the ``top`` best: token ids 65, 66 … at -1, -2 …; the last one at -inf."""
+        """The chosen token at -0.5, then the ``top`` best: token ids 65, 66 … at -1, -2 …; the last one at
+        -inf.
+        """
         best = [self._logprob(65 + k, -1.0 - k, k + 1) for k in range(top)]
         if len(best) > 2:
             best[-1] = self._logprob(65 + top - 1, float("-inf"), top)
