@@ -103,12 +103,23 @@ def calibrate(spec: SweepSpec, burst: RunBurst | None, spent_s: float = 0.0) -> 
     )
 
 
+def planned_run_s(spec: SweepSpec) -> float:
+    """Wall time of a run before anything is measured: for a plan."""
+    if spec.request_rate is not None and spec.num_prompts is not None:
+        return DEFAULT_OVERHEAD_S + spec.num_prompts / spec.request_rate
+    return DEFAULT_OVERHEAD_S + _load_seconds(spec, DEFAULT_OVERHEAD_S, 0.0)
+
+
 def _prompts(spec: SweepSpec, rate: float | None, overhead_s: float, spent_s: float) -> int:
-    """Requests a run: as long a run as lets the budget hold ``MIN_BLOCKS`` blocks and the confirmation."""
     if rate is None:
         return 2 * BURST_PROMPTS
-    load_s = MAX_LOAD_S
-    if spec.budget_s is not None:
-        runs = spec.runs_per_block * min(MIN_BLOCKS, spec.blocks) + 2 * spec.confirm_blocks
-        load_s = 0.95 * (spec.budget_s - spent_s) / runs - overhead_s
-    return max(MIN_PROMPTS, round(rate * min(MAX_LOAD_S, max(MIN_LOAD_S, load_s))))
+    return max(MIN_PROMPTS, round(rate * _load_seconds(spec, overhead_s, spent_s)))
+
+
+def _load_seconds(spec: SweepSpec, overhead_s: float, spent_s: float) -> float:
+    """Sending time of a run: as long as lets the budget hold ``MIN_BLOCKS`` blocks and the confirmation."""
+    if spec.budget_s is None:
+        return MAX_LOAD_S
+    runs = spec.runs_per_block * min(MIN_BLOCKS, spec.blocks) + 2 * spec.confirm_blocks
+    share = 0.95 * (spec.budget_s - spent_s) / runs - overhead_s
+    return min(MAX_LOAD_S, max(MIN_LOAD_S, share))

@@ -62,10 +62,6 @@ class Factor(Frozen):
         default = EngineConfig.model_fields[self.field].default
         return AUTO if default is None else default
 
-    def engine_value(self, level: Any) -> Any:
-        """A level as the engine's configuration takes it: "auto" of an optional field is None."""
-        return None if level == AUTO and _field_type(self.field)[1] else level
-
     @property
     def type_name(self) -> str:
         """int, float, bool or the choices, as the engine's configuration has it; "or auto" where it may be
@@ -128,7 +124,7 @@ class Factor(Frozen):
         """
         for value in values:
             try:
-                EngineConfig.create(**{**engine, self.field: self.engine_value(value)})
+                EngineConfig.create(**{**engine, self.field: engine_value(self.field, value)})
             except InvalidInputError as error:
                 if error.field == self.field and same_level(error.value, value):
                     raise InvalidInputError(self.name, value, error.allowed) from None
@@ -142,6 +138,11 @@ def _field_type(field: str) -> tuple[Any, bool]:
         kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
         return kinds[0], True
     return annotation, False
+
+
+def engine_value(field: str, level: Any) -> Any:
+    """A level as the engine's configuration takes it: "auto" of a field that may be left out is None."""
+    return None if level == AUTO and _field_type(field)[1] else level
 
 
 def load_factors(*more: Path) -> dict[str, Factor]:

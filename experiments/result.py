@@ -63,7 +63,7 @@ def build_result(
         delta=spec.delta,
         alpha=spec.alpha,
         slo=spec.slo,
-        workload={"name": spec.workload, **spec.workload_options, **(load.model_dump() if load else {})},
+        workload={"name": spec.workload, **spec.workload_spec, **(load.model_dump() if load else {})},
         target=dict(state.context.get("target", {})),
         machine=machine,
         hypothesis=judge_hypothesis(spec, main),

@@ -41,7 +41,8 @@ class SweepSpec(Frozen):
     alpha: float = 0.05
     slo: str = ""
     workload: str
-    workload_options: dict[str, Any] = Field(default={})
+    workload_spec: dict[str, Any] = Field(default={})
+    """The workload whole, so that a resumed sweep never sees an edited file."""
     request_rate: float | None = None
     """None: calibrated to ``utilisation`` of the baseline's capacity."""
     all_at_once: bool = False

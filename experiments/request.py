@@ -1,0 +1,141 @@
+"""From what the user typed to a :class:`SweepSpec`: every value checked before anything starts."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.errors import InvalidInputError
+from experiments.design import level_text, same_level
+from experiments.factors import get_factor, load_factors, parse_values
+from experiments.metric_info import metric_info
+from experiments.spec import SweepSpec, parse_duration, parse_rate, parse_share
+from workbench.slo import parse_slo
+from workloads import WorkloadError, load_workload
+
+DEFAULT_BUDGET_S = 540.0
+MOST_BLOCKS = 12
+"""Of a sweep that is bounded by its budget only."""
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """The command line of ``workbench sweep``, unchecked; None where nothing was given."""
+
+    param: str
+    values: str | None = None
+    baseline: str | None = None
+    blocks: int | None = None
+    budget: str | None = None
+    metric: str | None = None
+    delta: str = "5%"
+    slo: str | None = None
+    workload: str | None = None
+    request_rate: str | None = None
+    num_prompts: int | None = None
+    utilisation: str | None = None
+    confirm: int = 3
+    seed: int | None = None
+    factors: Path | None = None
+
+
+def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
+    """Check everything and fix the question.
+
+    Args:
+        engine: engine settings given by the user (fields of :class:`EngineConfig`).
+
+    Raises:
+        InvalidInputError: the first value that can't be used, with what is allowed.
+    """
+    factor = get_factor(request.param, load_factors(*([request.factors] if request.factors else [])))
+    if factor.field in engine:
+        flag = "--" + factor.field.replace("_", "-")
+        raise InvalidInputError(
+            factor.field,
+            engine[factor.field],
+            f"no {flag} beside --param {factor.name}; set it with --baseline",
+        )
+    baseline = factor.parse(request.baseline) if request.baseline is not None else factor.baseline
+    values = parse_values(factor, request.values) if request.values is not None else factor.levels
+    levels = factor.order([*values, baseline])
+    if len(levels) < 2:
+        raise InvalidInputError(
+            "values", request.values, f"at least one level beside the baseline {level_text(baseline)}"
+        )
+    settings = {**factor.fixed, **engine}
+    factor.check(levels, settings)
+    metric = request.metric or factor.primary
+    if metric_info(metric) is None:
+        raise InvalidInputError(
+            "metric",
+            metric,
+            "a metric such as ttft_p50, itl_p99, output_tok_s, goodput_ratio or chat/ttft_p50",
+        )
+    try:
+        workload = load_workload(request.workload or factor.workload)
+    except WorkloadError as error:
+        raise InvalidInputError(error.field, error.value, error.allowed) from None
+    slo = request.slo if request.slo is not None else (workload.slo or "")
+    if slo:
+        slo = str(parse_slo(slo, "slo"))
+    elif "goodput" in metric:
+        raise InvalidInputError(
+            "metric", metric, f"used with --slo: the workload {workload.name} brings none"
+        )
+    open_rate = workload.arrivals.open_rate
+    if request.request_rate is not None and not open_rate:
+        raise InvalidInputError(
+            "request-rate",
+            request.request_rate,
+            f"left out: {workload.name} has {workload.arrivals.kind} arrivals",
+        )
+    rate = parse_rate(request.request_rate) if request.request_rate is not None else workload.arrivals.rate
+    blocks, budget_s = _extent(request)
+    return SweepSpec(
+        question=f"Which {factor.name} is best for {workload.name} on this machine, judged by {metric}?",
+        factor=factor.name,
+        field=factor.field,
+        levels=levels,
+        baseline=next(level for level in levels if same_level(level, baseline)),
+        primary_metric=metric,
+        hypothesis=list(factor.expect),
+        changes_output=factor.changes_output,
+        delta=parse_share("delta", request.delta),
+        slo=slo,
+        workload=request.workload or factor.workload,
+        workload_spec=workload.model_dump(mode="json"),
+        request_rate=rate if open_rate else None,
+        all_at_once=not open_rate,
+        num_prompts=_at_least("num-prompts", request.num_prompts, 2),
+        utilisation=(
+            parse_share("utilisation", request.utilisation)
+            if request.utilisation is not None
+            else workload.arrivals.utilisation or 0.7
+        ),
+        blocks=blocks,
+        budget_s=budget_s,
+        confirm_blocks=_at_least("confirm", request.confirm, 0) or 0,
+        seed=request.seed if request.seed is not None else secrets.randbelow(2**31),
+        model=str(engine.get("model", EngineConfig.model_fields["model"].default)),
+        engine={name: value for name, value in settings.items() if name != "model"},
+        fixed={name: value for name, value in factor.fixed.items() if name not in engine},
+    )
+
+
+def _extent(request: SweepRequest) -> tuple[int, float | None]:
+    """Most blocks and the budget. Neither given: nine minutes; only blocks: as long as they take."""
+    blocks = _at_least("blocks", request.blocks, 1)
+    if request.budget is not None:
+        return blocks or MOST_BLOCKS, parse_duration(request.budget)
+    return (blocks, None) if blocks is not None else (MOST_BLOCKS, DEFAULT_BUDGET_S)
+
+
+def _at_least(name: str, value: int | None, least: int) -> int | None:
+    if value is not None and value < least:
+        raise InvalidInputError(name, value, f"at least {least}")
+    return value
