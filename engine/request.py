@@ -1,4 +1,6 @@
-"""A request inside the core: what was asked, how far it got, what it holds. Mutable, owned by the scheduler."""
+"""A request inside the core: what was asked, how far it got, what it holds. Mutable, owned by the
+scheduler.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ class RequestStatus(Enum):
 
 
 class Request:
-    """Progress is ``num_computed_tokens`` (positions whose KV is written or planned), the target is ``num_tokens``.
+    """Progress is ``num_computed_tokens`` (positions whose KV is written or planned), the target is
+    ``num_tokens``.
 
-    ``num_output_placeholders`` counts tokens that a planned step will sample but whose values are not known here yet. In
-    synchronous scheduling it is 1 between plan and update; in asynchronous scheduling the next step is planned on top of it.
+    ``num_output_placeholders`` counts tokens that a planned step will sample but whose values are not
+    known here yet. In synchronous scheduling it is 1 between plan and update; in asynchronous scheduling
+    the next step is planned on top of it.
 
     Args:
         core_request: the front end's request.

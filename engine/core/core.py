@@ -23,7 +23,9 @@ ASYNC_DEPTH = 2
 
 
 class StepStamps(NamedTuple):
-    """The first columns of :data:`engine.trace.records.STEP_COLUMNS`; with :class:`StepStats` they make a row."""
+    """The first columns of :data:`engine.trace.records.STEP_COLUMNS`; with :class:`StepStats` they make a
+    row.
+    """
 
     step_id: int
     t_start: int
@@ -46,10 +48,12 @@ class _Planned(NamedTuple):
 class EngineCore:
     """Owns the scheduler, the KV bookkeeping and the executor. Not thread-safe: one thread calls it.
 
-    With ``async_scheduling`` the executor runs on its own thread and the next step is planned while it works; on a
-    :class:`VirtualClock` the same order of events happens without threads, so that simulations are reproducible.
+    With ``async_scheduling`` the executor runs on its own thread and the next step is planned while it
+    works; on a :class:`VirtualClock` the same order of events happens without threads, so that
+    simulations are reproducible.
 
-    An exception from the executor is raised by ``step``, once; after that every call raises :class:`EngineDeadError`.
+    An exception from the executor is raised by ``step``, once; after that every call raises
+    :class:`EngineDeadError`.
     """
 
     def __init__(
@@ -77,7 +81,8 @@ class EngineCore:
     def create(
         cls, config: EngineConfig, executor: Executor, clock: Clock, trace: TraceRecorder
     ) -> EngineCore:
-        """Wire a core. ``config.max_model_len`` should be resolved to the model's limit by whoever loaded the model.
+        """Wire a core. ``config.max_model_len`` should be resolved to the model's limit by whoever loaded
+        the model.
 
         Raises:
             InvalidInputError: the configuration does not fit the executor's KV pool.
@@ -92,7 +97,9 @@ class EngineCore:
 
     @property
     def max_request_tokens(self) -> int:
-        """Most prompt plus output tokens of one request: ``max_model_len`` or the KV pool, whichever is smaller."""
+        """Most prompt plus output tokens of one request: ``max_model_len`` or the KV pool, whichever is
+        smaller.
+        """
         return self.scheduler.max_request_tokens
 
     def add_request(self, request: EngineCoreRequest) -> None:
@@ -147,7 +154,9 @@ class EngineCore:
         self.scheduler.check_invariants()
 
     def shutdown(self) -> None:
-        """Wait for the step that runs, then release executor and trace. May be called twice, also after a failure."""
+        """Wait for the step that runs, then release executor and trace. May be called twice, also after a
+        failure.
+        """
         if self._shut_down:
             return
         self._shut_down = self._dead = True

@@ -25,8 +25,8 @@ class StepRunner(Protocol):
 
 
 class InlineRunner:
-    """Executes when the result is asked for. On virtual time this is exact also for asynchronous scheduling: what is planned before the
-    result is taken was planned without knowing it.
+    """Executes when the result is asked for. On virtual time this is exact also for asynchronous
+    scheduling: what is planned before the result is taken was planned without knowing it.
     """
 
     def __init__(self, executor: Executor) -> None:

@@ -1,6 +1,8 @@
-"""An executor without a model: a step costs what a cost model says, tokens are a function of prompt, seed and position.
+"""An executor without a model: a step costs what a cost model says, tokens are a function of prompt, seed
+and position.
 
-With it the very scheduler of the real engine runs on virtual time, thousands of steps a second, without torch.
+With it the very scheduler of the real engine runs on virtual time, thousands of steps a second, without
+torch.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Nanoseconds of a step, linear in what a step does. Defaults are of the order of a small model on a few CPU cores.
+    """Nanoseconds of a step, linear in what a step does. Defaults are of the order of a small model on a
+    few CPU cores.
 
-    ``base`` + ``per_token`` · tokens + ``per_kv`` · Σ context length of decoding requests + ``per_attention`` · Σ query · context
-    of prefills + ``per_request`` · requests.
+    ``base`` + ``per_token`` · tokens + ``per_kv`` · Σ context length of decoding requests +
+    ``per_attention`` · Σ query · context of prefills + ``per_request`` · requests.
     """
 
     base_ns: float = 1_000_000.0

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 
 class KVCacheBlock:
-    """``ref_cnt`` requests hold the block; ``block_hash`` is set while the block can be found in the prefix cache."""
+    """``ref_cnt`` requests hold the block; ``block_hash`` is set while the block can be found in the
+    prefix cache.
+    """
 
     __slots__ = ("block_hash", "block_id", "next", "prev", "ref_cnt")
 
@@ -23,7 +25,8 @@ class KVCacheBlock:
 
 
 class FreeBlockQueue:
-    """Doubly linked list of free blocks: the head is reused first. Every operation is O(1), also removal from the middle.
+    """Doubly linked list of free blocks: the head is reused first. Every operation is O(1), also removal
+    from the middle.
 
     The links live in the blocks (as in vLLM), so nothing is allocated. Starts in the order of ``blocks``.
     """

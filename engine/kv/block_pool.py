@@ -11,11 +11,12 @@ from engine.kv.block import FreeBlockQueue, KVCacheBlock
 class BlockPool:
     """Fixed set of blocks with reference counts and an index by content hash (the ideas are vLLM V1's).
 
-    - Block 0 is the null block: it is never free and never given out, so that padding has a harmless place to point to.
+    - Block 0 is the null block: it is never free and never given out, so that padding has a harmless
+      place to point to.
     - A freed block keeps its hash and can be found until it is reused: that is its eviction.
     - Reuse order: blocks in which nothing can be found, then findable ones by the time they were freed (LRU).
-    - A hash names at most one block. Of two blocks with equal content the older stays findable while someone holds it; an idle
-      one hands its name over to the newer, which was used more recently.
+    - A hash names at most one block. Of two blocks with equal content the older stays findable while
+      someone holds it; an idle one hands its name over to the newer, which was used more recently.
 
     Args:
         num_blocks: the null block included, at least 2.

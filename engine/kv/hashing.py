@@ -1,7 +1,8 @@
 """Names of cached prefixes: a chained hash over full blocks.
 
-``h[i] = SHA-256(h[i-1] ‖ tokens of block i ‖ extra keys of block i)``. The hash is cryptographic, so equal hashes mean equal
-content and hits are not verified against the tokens; a weak hash would serve another prompt's KV (vLLM PR 12621).
+``h[i] = SHA-256(h[i-1] ‖ tokens of block i ‖ extra keys of block i)``. The hash is cryptographic, so
+equal hashes mean equal content and hits are not verified against the tokens; a weak hash would serve
+another prompt's KV (vLLM PR 12621).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class ExtraKey:
 
 
 def encode_extra_keys(keys: Sequence[ExtraKey]) -> bytes:
-    """Unambiguous bytes of ``keys``: lengths and types are encoded, so no two key lists collide. No keys: empty."""
+    """Unambiguous bytes of ``keys``: lengths and types are encoded, so no two key lists collide. No keys:
+    empty.
+    """
     return msgspec.msgpack.encode([(key.kind, key.value) for key in keys]) if keys else b""
 
 

@@ -14,7 +14,9 @@ from engine.request import Request
 
 @dataclass(frozen=True, slots=True)
 class PrefixHit:
-    """What a lookup found. The blocks are not held yet: nothing may happen between lookup and ``allocate_slots``."""
+    """What a lookup found. The blocks are not held yet: nothing may happen between lookup and
+    ``allocate_slots``.
+    """
 
     blocks: Sequence[KVCacheBlock]
     num_tokens: int
@@ -27,7 +29,9 @@ NO_HIT = PrefixHit((), 0, 0)
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Counters since the start, in tokens. Resumes after a preemption mostly find their own blocks: they are apart."""
+    """Counters since the start, in tokens. Resumes after a preemption mostly find their own blocks: they
+    are apart.
+    """
 
     queries: int = 0
     hits: int = 0
@@ -39,8 +43,9 @@ class PrefixCacheStats:
 class KVCacheManager:
     """Block tables of all requests over one pool.
 
-    A block becomes findable in :meth:`cache_blocks` only, which the scheduler calls after the step that wrote it: no hit can point
-    to KV that is not there yet, whatever happens to a plan. Blocks leave a request in :meth:`free` only.
+    A block becomes findable in :meth:`cache_blocks` only, which the scheduler calls after the step that
+    wrote it: no hit can point to KV that is not there yet, whatever happens to a plan. Blocks leave a
+    request in :meth:`free` only.
 
     Args:
         num_blocks: blocks of the pool, the null block included.
@@ -78,7 +83,9 @@ class KVCacheManager:
             self._extend_hashes(request)
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """Longest cached prefix of full blocks, at most ``num_tokens - 1`` tokens long. Has no side effects."""
+        """Longest cached prefix of full blocks, at most ``num_tokens - 1`` tokens long. Has no side
+        effects.
+        """
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return NO_HIT
         self._extend_hashes(request)
@@ -94,7 +101,8 @@ class KVCacheManager:
         return PrefixHit(found, len(found) * self.block_size, 0)
 
     def num_free_blocks_after(self, request: Request, num_tokens: int, hit: PrefixHit = NO_HIT) -> int:
-        """Free blocks left when ``request`` had slots for its first ``num_tokens`` tokens; negative: they don't fit.
+        """Free blocks left when ``request`` had slots for its first ``num_tokens`` tokens; negative: they
+        don't fit.
 
         Hits that nobody holds lie in the free list, so holding them uses free blocks up, too.
         """
@@ -115,7 +123,8 @@ class KVCacheManager:
         """Give ``request`` slots for ``num_new_tokens`` beyond its computed tokens and the hit.
 
         Returns:
-            Ids of the blocks that were added, the hit's not included; None if the pool has too few, and nothing changed.
+            Ids of the blocks that were added, the hit's not included; None if the pool has too few, and
+            nothing changed.
         """
         num_tokens = request.num_computed_tokens + hit.num_tokens + num_new_tokens
         table = self.tables.get(request.request_id)
@@ -163,7 +172,8 @@ class KVCacheManager:
     def free(self, request: Request) -> None:
         """Give up all blocks of a request (none: nothing happens).
 
-        In reverse order, so that a chain is reused from its tail: without its head the rest could not be found.
+        In reverse order, so that a chain is reused from its tail: without its head the rest could not be
+        found.
         """
         table = self.tables.pop(request.request_id, None)
         if table is not None:

@@ -14,9 +14,9 @@ from engine.trace.records import AdmissionStop, EventKind
 class AdmissionPass:
     """Admits waiting requests into one draft.
 
-    Order is strict: if the first one does not fit, nobody passes it (head-of-line blocking is intended, as in vLLM: a big request
-    cannot starve). With ``scheduler_reserve_full_isl`` blocks for the rest of every running prefill are set aside, so that prompts never
-    preempt each other half-way.
+    Order is strict: if the first one does not fit, nobody passes it (head-of-line blocking is intended,
+    as in vLLM: a big request cannot starve). With ``scheduler_reserve_full_isl`` blocks for the rest of
+    every running prefill are set aside, so that prompts never preempt each other half-way.
     """
 
     def __init__(self, state: SchedulerState, draft: StepDraft) -> None:
@@ -44,7 +44,8 @@ class AdmissionPass:
             if draft.budget <= 0:
                 return AdmissionStop.TOKEN_BUDGET
             if head.num_output_placeholders or head.request_id in draft.gave_way:
-                # Its newest token is in flight and comes with the next result, or it has just made room for a better one.
+                # Its newest token is in flight and comes with the next result, or it has just made room
+                # for a better one.
                 return AdmissionStop.PREEMPTED
             stop = self._try_to_admit(head)
             if stop is not None:
@@ -71,8 +72,9 @@ class AdmissionPass:
     def _make_room(self, request: Request, hit: PrefixHit, num_tokens: int) -> AdmissionStop | None:
         """See to a seat, and to blocks for ``num_tokens``; None: the request can enter.
 
-        With ``scheduling_policy="priority"`` a request takes the place of running ones of strictly lower rank (higher value), the lowest
-        first, but only if that is certain to let it in: nobody loses its KV for nothing.
+        With ``scheduling_policy="priority"`` a request takes the place of running ones of strictly lower
+        rank (higher value), the lowest first, but only if that is certain to let it in: nobody loses its
+        KV for nothing.
         """
         state = self._state
         num_running = len(state.running)
@@ -104,10 +106,13 @@ class AdmissionPass:
         return None
 
     def _what_lacks(self, num_others: int, left: int, promised: int) -> AdmissionStop | None:
-        """Seat or blocks, beside ``num_others`` running requests, when ``left`` blocks stay free before what is set aside."""
+        """Seat or blocks, beside ``num_others`` running requests, when ``left`` blocks stay free before
+        what is set aside.
+        """
         if num_others >= self._config.max_num_seqs:
             return AdmissionStop.MAX_NUM_SEQS
-        # Alone in the pool a request fits by RequestLimits, and nobody would ever free blocks for it: nothing is set aside.
+        # Alone in the pool a request fits by RequestLimits, and nobody would ever free blocks for it:
+        # nothing is set aside.
         set_aside = self._watermark_blocks + promised if num_others else 0
         return AdmissionStop.KV_BLOCKS if left < set_aside else None
 

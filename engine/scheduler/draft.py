@@ -11,8 +11,9 @@ from engine.request import Request
 class Share:
     """What one request gets in one step.
 
-    ``epoch`` is the request's preemption count when it was planned: if it has grown when the result arrives, the KV that the step
-    wrote no longer belongs to the request (its sampled token is still good).
+    ``epoch`` is the request's preemption count when it was planned: if it has grown when the result
+    arrives, the KV that the step wrote no longer belongs to the request (its sampled token is still
+    good).
     """
 
     request: Request

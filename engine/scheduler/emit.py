@@ -1,7 +1,7 @@
 """The end of planning: the draft becomes a plan, and progress is advanced as if the step had run.
 
-Only here, after all shares are final, do computed marks move; so nothing has to be rolled back when a share is taken back, and the next
-step can be planned without knowing this one's tokens.
+Only here, after all shares are final, do computed marks move; so nothing has to be rolled back when a
+share is taken back, and the next step can be planned without knowing this one's tokens.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def _new_request(request: Request, share: Share) -> NewRequest:
     resumed = request.num_tokens > request.num_prompt_tokens
     return NewRequest(
         request_id=request.request_id,
-        # The executor may read the list in another thread while output is appended here: a resumed request gets a copy.
+        # The executor may read the list in another thread while output is appended here: a resumed
+        # request gets a copy.
         token_ids=list(request.all_token_ids) if resumed else request.prompt_token_ids,
         num_prompt_tokens=request.num_prompt_tokens,
         params=request.params,

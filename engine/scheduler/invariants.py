@@ -1,4 +1,6 @@
-"""What must hold for the scheduler between any two calls (the list follows vLLM's design, as assertions any engine can make)."""
+"""What must hold for the scheduler between any two calls (the list follows vLLM's design, as assertions
+any engine can make).
+"""
 
 from __future__ import annotations
 

@@ -11,11 +11,13 @@ from engine.messages import EngineCoreRequest
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """``max_request_tokens`` is the most prompt plus output tokens of one request: the smaller of ``max_model_len`` and the KV pool.
+    """``max_request_tokens`` is the most prompt plus output tokens of one request: the smaller of
+    ``max_model_len`` and the KV pool.
 
-    A prompt must leave room for one output token, else it is refused. Output is another matter: ``max_tokens`` may exceed the room
-    (as in vLLM), and such a request ends with ``length`` when the room is used up. So a request that runs alone never outgrows
-    the pool, and preemption always makes progress.
+    A prompt must leave room for one output token, else it is refused. Output is another matter:
+    ``max_tokens`` may exceed the room (as in vLLM), and such a request ends with ``length`` when the room
+    is used up. So a request that runs alone never outgrows the pool, and preemption always makes
+    progress.
     """
 
     max_request_tokens: int
@@ -26,7 +28,8 @@ class RequestLimits:
     def of(cls, config: EngineConfig, num_usable_kv_tokens: int) -> RequestLimits:
         """
         Raises:
-            InvalidInputError: with ``enable_chunked_prefill`` off, a request could exceed the token budget of a step.
+            InvalidInputError: with ``enable_chunked_prefill`` off, a request could exceed the token
+                budget of a step.
         """
         pool = f"the KV cache holds {num_usable_kv_tokens} tokens"
         if config.max_model_len is not None and config.max_model_len <= num_usable_kv_tokens:
@@ -55,7 +58,7 @@ class RequestLimits:
             raise InvalidInputError(
                 "prompt",
                 f"{num_prompt} tokens",
-                f"at most {self.max_request_tokens - 1} tokens, one must be left for the output ({self.reason})",
+                f"at most {self.max_request_tokens - 1} tokens, one is left for the output ({self.reason})",
             )
         if max_tokens is not None and max_tokens < 1:
             raise InvalidInputError("max_tokens", max_tokens, "at least 1")

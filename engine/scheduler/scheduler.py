@@ -28,11 +28,13 @@ from engine.trace.records import EventKind
 class Scheduler:
     """One-pass scheduler (the idea of vLLM V1): there is no prefill and no decode phase.
 
-    A request has a target (``num_tokens``) and a progress mark (``num_computed_tokens``); a step hands out tokens so that progress
-    catches up. Chunked prefill, prefix hits and resuming after preemption all follow from that difference.
+    A request has a target (``num_tokens``) and a progress mark (``num_computed_tokens``); a step hands
+    out tokens so that progress catches up. Chunked prefill, prefix hits and resuming after preemption all
+    follow from that difference.
 
-    ``schedule`` may be called again before ``update`` (asynchronous scheduling): a token that is planned but not yet known counts as a
-    placeholder, and the executor, which keeps the tokens, fills it in. Results come back in plan order.
+    ``schedule`` may be called again before ``update`` (asynchronous scheduling): a token that is planned
+    but not yet known counts as a placeholder, and the executor, which keeps the tokens, fills it in.
+    Results come back in plan order.
 
     Args:
         config: ``max_model_len`` None means that only the KV pool limits a request.
@@ -87,10 +89,11 @@ class Scheduler:
         self.state.enter(request)
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineCoreOutput]:
-        """End requests in whatever state they are; unknown and finished ids are ignored. Their blocks are free at once.
+        """End requests in whatever state they are; unknown and finished ids are ignored. Their blocks are
+        free at once.
 
-        A step in flight may still compute for them: what it samples is dropped and what it wrote is never findable. Blocks may be
-        planned for others meanwhile, because steps run in plan order.
+        A step in flight may still compute for them: what it samples is dropped and what it wrote is never
+        findable. Blocks may be planned for others meanwhile, because steps run in plan order.
         """
         outputs = []
         for request_id in request_ids:
@@ -118,7 +121,8 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Plan one step: running requests first, then waiting ones.
 
-        Only a plan that computes tokens expects an ``update``; one without has at most departures for the executor.
+        Only a plan that computes tokens expects an ``update``; one without has at most departures for the
+        executor.
         """
         draft = StepDraft(self.state.config.max_num_batched_tokens)
         before = CounterMarks.read(self.state)
@@ -132,7 +136,8 @@ class Scheduler:
         return plan
 
     def update(self, plan: StepPlan, result: StepResult) -> list[EngineCoreOutput]:
-        """Take in the result of the oldest planned step: tokens, ends, and what can now be found in the prefix cache.
+        """Take in the result of the oldest planned step: tokens, ends, and what can now be found in the
+        prefix cache.
 
         Raises:
             EngineError: the result does not belong to that step or lacks a token. The engine can't go on.
@@ -147,7 +152,8 @@ class Scheduler:
             raise EngineError(f"result of step {result.step_id} for plan {plan.step_id} is out of order")
         if len(result.sampled_token_ids) != len(plan.samples):
             raise EngineError(
-                f"step {plan.step_id}: {len(result.sampled_token_ids)} sampled tokens, {len(plan.samples)} planned"
+                f"step {plan.step_id}: {len(result.sampled_token_ids)} tokens sampled, "
+                f"{len(plan.samples)} planned"
             )
         step = self._in_flight.popleft()
         now_ns = self.state.clock.now_ns()

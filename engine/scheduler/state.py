@@ -16,7 +16,9 @@ from engine.trace.records import EventKind
 
 
 class SchedulerState:
-    """Shared by the passes of the scheduler. A request is in exactly one of ``waiting`` and ``running`` until it is finished."""
+    """Shared by the passes of the scheduler. A request is in exactly one of ``waiting`` and ``running``
+    until it is finished.
+    """
 
     def __init__(self, config: EngineConfig, kv: KVCacheManager, clock: Clock, trace: TraceRecorder) -> None:
         self.config = config
@@ -55,10 +57,11 @@ class SchedulerState:
             self.running.append(request)
 
     def preempt(self, request: Request, draft: StepDraft | None = None) -> None:
-        """Take back a running request's KV, and its share of the step under construction; it waits, first of its rank.
+        """Take back a running request's KV, and its share of the step under construction; it waits, first
+        of its rank.
 
-        What its finished steps wrote stays findable until reused, so a resume mostly finds its own prefix. A token that is in flight
-        stays its own: it does not depend on the KV any more.
+        What its finished steps wrote stays findable until reused, so a resume mostly finds its own
+        prefix. A token that is in flight stays its own: it does not depend on the KV any more.
         """
         self.running.remove(request)
         lost = request.num_computed_tokens
@@ -78,7 +81,9 @@ class SchedulerState:
         self.record(request, EventKind.PREEMPTED, lost)
 
     def finish(self, request: Request, reason: FinishReason, stop_reason: int | None) -> None:
-        """End a request, whatever it does. A running one must be dropped from ``running`` by the caller, who may drop many at once."""
+        """End a request, whatever it does. A running one must be dropped from ``running`` by the caller,
+        who may drop many at once.
+        """
         if request.status is not RequestStatus.RUNNING:
             self.waiting.remove(request)
         self.kv.free(request)

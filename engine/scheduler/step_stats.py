@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 
 class StepStats(NamedTuple):
-    """Names, order and meaning of the columns after the stamps in :data:`engine.trace.records.STEP_COLUMNS`."""
+    """Names, order and meaning of the columns after the stamps in
+    :data:`engine.trace.records.STEP_COLUMNS`.
+    """
 
     num_prefill_reqs: int
     num_decode_reqs: int

@@ -1,4 +1,6 @@
-"""When a request ends, as far as the core can see: token ids and lengths. Stop strings are the front end's."""
+"""When a request ends, as far as the core can see: token ids and lengths. Stop strings are the front
+end's.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ from engine.request import Request
 def check_stop(request: Request) -> tuple[FinishReason, int | None] | None:
     """Reason and stop token after the newest output token; None: go on.
 
-    Order as in vLLM: below ``min_tokens`` nothing stops; then eos (``stop``, no stop token), ``stop_token_ids`` (``stop`` with the
-    token), then the length limits. So an eos that is also the last allowed token ends with ``stop``.
+    Order as in vLLM: below ``min_tokens`` nothing stops; then eos (``stop``, no stop token),
+    ``stop_token_ids`` (``stop`` with the token), then the length limits. So an eos that is also the last
+    allowed token ends with ``stop``.
     """
     num_output = request.num_tokens - request.num_prompt_tokens
     if num_output < request.params.min_tokens:

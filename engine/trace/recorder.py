@@ -1,7 +1,8 @@
 """The step thread's side of the trace: rows go into preallocated rings. No I/O, no lock, no conversion here.
 
-One thread records, one thread (:mod:`engine.trace.writer`) drains. Both only ever move their own counter, and storing a reference in a list is
-atomic, so no lock is needed. A full ring drops the new row and counts it.
+One thread records, one thread (:mod:`engine.trace.writer`) drains. Both only ever move their own counter,
+and storing a reference in a list is atomic, so no lock is needed. A full ring drops the new row and
+counts it.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class RingRecorder:
     """Steps and events in two rings.
 
     Args:
-        step_capacity, event_capacity: rows that can wait for the writer; both hold many times what comes between two drains.
+        step_capacity, event_capacity: rows that can wait for the writer; both hold many times what comes
+            between two drains.
     """
 
     enabled = True
