@@ -35,8 +35,7 @@ def serve(
         str | None,
         typer.Option(
             envvar="WORKBENCH_API_KEY",
-            help="Require this key (Authorization: Bearer KEY). The variable keeps it out of the
-            process list.",
+            help="Require this key (Authorization: Bearer KEY). The variable keeps it off the process list.",
             rich_help_panel="Server",
         ),
     ] = None,

@@ -75,8 +75,7 @@ async def server_info(request: web.Request) -> web.Response:
             "pid": os.getpid(),
             "model": state.model_name,
             "config": state.config.model_dump(mode="json"),
-            "resolved": dict(state.engine.info),
-            "num_kv_blocks": state.engine.info.get("num_kv_blocks"),
+            "resolved": state.engine.info,
             "server": {
                 "host": options.host,
                 "port": options.port,

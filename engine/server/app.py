@@ -33,7 +33,8 @@ def build_app(engine: AsyncLLM, config: EngineConfig, options: ServerOptions) ->
     """An application that serves ``engine``, which is started and owned by the caller."""
     name = served_name(config)
     metrics = ServerMetrics(name, engine.max_model_len)
-    inflight = Inflight(config.max_num_seqs, config.max_waiting_requests)
+    engine.add_step_listener(metrics.on_step)
+    inflight = Inflight()
     metrics.registry.register(EngineCollector(engine, config, inflight, metrics.labels))
     app = web.Application(middlewares=[_edge], client_max_size=options.max_body_bytes)
     app[STATE] = ServerState(engine, config, options, metrics, inflight, name)

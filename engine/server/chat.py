@@ -9,7 +9,7 @@ from aiohttp import web
 
 from engine.frontend.outputs import CompletionOutput, RequestOutput
 from engine.server.collect import Answer, collect
-from engine.server.generation import Generation
+from engine.server.generation import GenerationRequest, generate
 from engine.server.logprobs import chat_logprobs, prompt_logprobs
 from engine.server.params import chat_params
 from engine.server.parsing import read_struct
@@ -30,19 +30,18 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     params = chat_params(body)
     prompt = await render_chat(state.engine.tokenizer, body)
     request_id = request_id_of(request)
-    generation = Generation(
-        state,
+    generation = GenerationRequest(
         request_id,
         [prompt],
         params,
         priority=body.priority,
         cache_salt=body.cache_salt,
-        field_names={"prompt": "messages", "logprobs": "top_logprobs"},
+        field_names={"prompt": "messages", "logprobs": "top_logprobs", "beam_width": "n"},
     )
     head = response_head(f"chatcmpl-{request_id}", "chat.completion", state.model_name, stream=body.stream)
     if body.stream:
-        return await stream_events(request, generation.outputs(), ChatStream(body, head))
-    return json_response(_whole(body, head, (await collect(generation))[0]))
+        return await stream_events(request, generate(state, generation), ChatStream(body, head))
+    return json_response(_whole(body, head, (await collect(state, generation))[0]))
 
 
 def _whole(body: ChatCompletionRequest, head: dict[str, Any], answer: Answer) -> dict[str, Any]:

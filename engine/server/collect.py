@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from engine.frontend.outputs import CompletionOutput, Logprob, RequestOutput
 from engine.messages import FinishReason
-from engine.server.generation import Generation
+from engine.server.generation import GenerationRequest, generate
+from engine.server.state import ServerState
 from engine.server.usage import Usage
 
 
@@ -29,6 +30,16 @@ class _Sequence:
             self.finish_reason = delta.finish_reason
             self.stop_reason = delta.stop_reason
 
+    def completion(self, index: int) -> CompletionOutput:
+        return CompletionOutput(
+            index=index,
+            text="".join(self.texts),
+            token_ids=self.token_ids,
+            logprobs=self.logprobs,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
 
 @dataclass(slots=True)
 class Answer:
@@ -37,38 +48,28 @@ class Answer:
     prompt: str | None = None
     prompt_token_ids: list[int] = field(default_factory=list)
     prompt_logprobs: Sequence[list[Logprob] | None] | None = None
-    completions: list[CompletionOutput] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    _sequences: dict[int, _Sequence] = field(default_factory=dict)
 
-    def start(self, output: RequestOutput) -> None:
+    def add(self, output: RequestOutput) -> None:
+        self.usage.add(0, output)
         self.prompt = output.prompt
         self.prompt_token_ids = output.prompt_token_ids
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = output.prompt_logprobs
+        for delta in output.outputs:
+            self._sequences.setdefault(delta.index, _Sequence()).add(delta)
+
+    @property
+    def completions(self) -> list[CompletionOutput]:
+        """In the order of their index."""
+        return [self._sequences[index].completion(index) for index in sorted(self._sequences)]
 
 
-async def collect(generation: Generation) -> list[Answer]:
-    """One answer per prompt, in the prompts' order; the completions of each in the order of their index."""
-    answers = [Answer() for _ in generation.prompts]
-    sequences = [[_Sequence() for _ in range(generation.params.n)] for _ in generation.prompts]
-    async with aclosing(generation.outputs()) as outputs:
+async def collect(state: ServerState, request: GenerationRequest) -> list[Answer]:
+    """One answer per prompt, in the prompts' order. Raises: as :func:`generate`."""
+    answers = [Answer() for _ in request.prompts]
+    async with aclosing(generate(state, request)) as outputs:
         async for prompt_index, output in outputs:
-            answer = answers[prompt_index]
-            answer.usage.add(prompt_index, output)
-            if not answer.prompt_token_ids:
-                answer.start(output)
-            if output.prompt_logprobs is not None:
-                answer.prompt_logprobs = output.prompt_logprobs
-            for delta in output.outputs:
-                sequences[prompt_index][delta.index].add(delta)
-    for answer, parts in zip(answers, sequences, strict=True):
-        answer.completions = [
-            CompletionOutput(
-                index=index,
-                text="".join(part.texts),
-                token_ids=part.token_ids,
-                logprobs=part.logprobs,
-                finish_reason=part.finish_reason,
-                stop_reason=part.stop_reason,
-            )
-            for index, part in enumerate(parts)
-        ]
+            answers[prompt_index].add(output)
     return answers

@@ -10,7 +10,7 @@ from aiohttp import web
 from engine.frontend.outputs import CompletionOutput, Logprob, RequestOutput
 from engine.messages import FinishReason
 from engine.server.collect import Answer, collect
-from engine.server.generation import Generation
+from engine.server.generation import GenerationRequest, generate
 from engine.server.logprobs import CompletionLogprobs, prompt_logprobs
 from engine.server.params import completion_params, scores_only, split_prompts
 from engine.server.parsing import read_struct
@@ -34,23 +34,28 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
         state.engine.tokenizer, split_prompts(body.prompt), body.add_special_tokens
     )
     request_id = request_id_of(request)
-    generation = Generation(
-        state, request_id, prompts, params, priority=body.priority, cache_salt=body.cache_salt
+    generation = GenerationRequest(
+        request_id,
+        prompts,
+        params,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+        field_names={"beam_width": "n"},
     )
     head = response_head(f"cmpl-{request_id}", "text_completion", state.model_name, stream=body.stream)
-    shape = _Shape(state, body, params.n)
+    shape = _Shape(state, body)
     if body.stream:
-        return await stream_events(request, generation.outputs(), CompletionStream(shape, head))
-    return json_response(_whole(shape, head, await collect(generation)))
+        return await stream_events(request, generate(state, generation), CompletionStream(shape, head))
+    return json_response(_whole(shape, head, await collect(state, generation)))
 
 
 class _Shape:
     """How this request wants its choices to look."""
 
-    def __init__(self, state: ServerState, body: CompletionRequest, n: int) -> None:
+    def __init__(self, state: ServerState, body: CompletionRequest) -> None:
         self.body = body
         self.tokenizer = state.engine.tokenizer
-        self.n = n
+        self.n = body.n or 1
         self.scores_only = scores_only(body)
 
     def choice_index(self, prompt_index: int, completion: CompletionOutput) -> int:

@@ -54,16 +54,6 @@ def bad_request(param: str | None, message: str, *, code: str | None = None) -> 
     return ApiError(400, message, param=param, code=code)
 
 
-def queue_full(limit: int) -> ApiError:
-    return ApiError(
-        429,
-        f"the queue is full (max_waiting_requests={limit}): try again later",
-        kind="rate_limit_error",
-        code="queue_full",
-        headers={"Retry-After": str(RETRY_AFTER_S)},
-    )
-
-
 def shutting_down() -> ApiError:
     return ApiError(503, "the server is shutting down", kind="server_error", code="shutting_down")
 

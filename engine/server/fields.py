@@ -93,7 +93,9 @@ def select_fields(body: Mapping[str, Any], struct_name: str, known: frozenset[st
         if name in known:
             if value is not None:
                 selected[name] = value
-        elif name in HARMLESS or (rule := unsupported.get(name)) and (value is None or value in rule.neutral):
+        elif name in HARMLESS or (
+            (rule := unsupported.get(name)) and (value is None or value in rule.neutral)
+        ):
             continue
         elif rule := unsupported.get(name):
             raise bad_request(name, f"{name}: {rule.why}", code="unsupported_parameter")

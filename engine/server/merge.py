@@ -22,7 +22,7 @@ async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tu
             async for item in stream:
                 yield 0, item
         return
-    queue: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
 
     async def pump(index: int, stream: AsyncGenerator[T, None]) -> None:
         try:
@@ -38,13 +38,13 @@ async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tu
     try:
         unfinished = len(tasks)
         while unfinished:
-            item = await queue.get()
-            if item is None:
+            news = await queue.get()
+            if news is None:
                 unfinished -= 1
-            elif isinstance(item, BaseException):
-                raise item
+            elif isinstance(news, Exception):
+                raise news
             else:
-                yield item
+                yield news
     finally:
         for task in tasks:
             task.cancel()

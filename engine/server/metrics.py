@@ -2,7 +2,8 @@
 
 Latencies are seen from the server: arrival is when the request's body was read, a token is there when its
 output reaches the server. Queue, prefill, decode and inference times are the core's own stamps. Gauges and
-core-side counters are read from the engine's snapshot at scrape time (:mod:`engine.server.metrics_collector`).
+core-side counters are read from the engine's snapshot at scrape time
+(:mod:`engine.server.metrics_collector`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.metrics import MetricWrapperBase
 
-from engine.messages import FinishReason
+from engine.frontend.beam_search import BeamSearchParams
+from engine.messages import EngineCoreOutputs, FinishReason
 from engine.sampling_params import SamplingParams
 from engine.server import buckets
 from engine.server.request_metrics import RequestObserver
@@ -117,9 +119,14 @@ class ServerMetrics:
             registry=self.registry,
         )
 
-    def observe(self, params: SamplingParams, arrival_ns: int) -> RequestObserver:
+    def observe(self, params: SamplingParams | BeamSearchParams, arrival_ns: int) -> RequestObserver:
         """An observer for one prompt that has just arrived."""
-        return RequestObserver(self, params, arrival_ns)
+        return RequestObserver(self, params.n or 1, params.max_tokens, arrival_ns)
+
+    def on_step(self, outputs: EngineCoreOutputs) -> None:
+        """Take the news of one engine step."""
+        if outputs.step_tokens:
+            self.iteration_tokens.observe(outputs.step_tokens)
 
     def _histogram(self, name: str, doc: str, edges: tuple[float, ...]) -> Histogram:
         histogram = Histogram(name, doc, LABELS, buckets=edges, registry=self.registry)

@@ -1,12 +1,13 @@
-"""From request fields to :class:`SamplingParams` and prompts."""
+"""From request fields to :class:`SamplingParams` (or :class:`BeamSearchParams`) and prompts."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from engine.frontend.beam_search import BeamSearchParams
 from engine.sampling_params import SamplingParams
 from engine.server.errors import bad_request
-from engine.server.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from engine.server.protocol import ChatCompletionRequest, CompletionRequest, GenerationFields
 
 MAX_PROMPTS = 2048
 """Prompts in one completion request (OpenAI's limit for batched input)."""
@@ -28,15 +29,22 @@ _SCALARS = (
     "prompt_logprobs",
 )
 _LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
+_BEAM_FIELDS = frozenset(
+    {"n", "max_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "logprobs"}
+)
+"""What a beam search honours; ``temperature`` may say 0 or 1, for nothing is drawn."""
+
+Params = SamplingParams | BeamSearchParams
 
 
-def completion_params(request: CompletionRequest) -> SamplingParams:
+def completion_params(request: CompletionRequest) -> Params:
     """``max_tokens`` defaults to 16 (OpenAI); ``max_tokens=0`` with ``echo`` scores the prompt and generates
     nothing.
     """
     _check_shared(request)
     values = _given(request)
-    values["logprobs"] = request.logprobs
+    if request.logprobs is not None:
+        values["logprobs"] = request.logprobs
     if request.echo and request.logprobs is not None:
         if request.prompt_logprobs not in (None, request.logprobs):
             raise bad_request(
@@ -45,10 +53,8 @@ def completion_params(request: CompletionRequest) -> SamplingParams:
             )
         values["prompt_logprobs"] = request.logprobs
     if request.max_tokens is not None:
-        values["max_tokens"] = request.max_tokens
-    if scores_only(request):
-        values["max_tokens"] = 1
-    return SamplingParams(**values)
+        values["max_tokens"] = 1 if scores_only(request) else request.max_tokens
+    return _params(request, values)
 
 
 def scores_only(request: CompletionRequest) -> bool:
@@ -56,7 +62,7 @@ def scores_only(request: CompletionRequest) -> bool:
     return request.echo and request.max_tokens == 0
 
 
-def chat_params(request: ChatCompletionRequest) -> SamplingParams:
+def chat_params(request: ChatCompletionRequest) -> Params:
     """``max_tokens`` defaults to all the room that the context leaves."""
     _check_shared(request)
     values = _given(request)
@@ -74,10 +80,32 @@ def chat_params(request: ChatCompletionRequest) -> SamplingParams:
         raise bad_request("top_logprobs", f"top_logprobs={request.top_logprobs}: 0 or more")
     if request.logprobs:
         values["logprobs"] = request.top_logprobs or 0
-    return SamplingParams(**values)
+    return _params(request, values)
 
 
-def _given(request: GenerationRequest) -> dict[str, Any]:
+def _params(request: GenerationFields, values: dict[str, Any]) -> Params:
+    return _beam_params(request, values) if request.use_beam_search else SamplingParams(**values)
+
+
+def _beam_params(request: GenerationFields, values: dict[str, Any]) -> BeamSearchParams:
+    """``n`` is the width of the search, as in vLLM; the chosen tokens' logprobs can be had, no others."""
+    if values.get("temperature") in (0, 1):
+        del values["temperature"]
+    if not values.get("logit_bias", True):
+        del values["logit_bias"]
+    if request.priority:
+        values["priority"] = request.priority
+    if values.get("logprobs"):
+        raise bad_request("logprobs", f"logprobs={values['logprobs']}: with use_beam_search only 0")
+    for name, value in values.items():
+        if name not in _BEAM_FIELDS:
+            raise bad_request(name, f"{name}={value!r:.80}: not with use_beam_search")
+    values["logprobs"] = "logprobs" in values
+    penalty = 1.0 if request.length_penalty is None else request.length_penalty
+    return BeamSearchParams(beam_width=values.get("n", 1), length_penalty=penalty, **values)
+
+
+def _given(request: GenerationFields) -> dict[str, Any]:
     values = {name: value for name in _SCALARS if (value := getattr(request, name)) is not None}
     for name in _LISTS:
         if (value := getattr(request, name)) is not None:
@@ -87,7 +115,7 @@ def _given(request: GenerationRequest) -> dict[str, Any]:
     return values
 
 
-def _check_shared(request: GenerationRequest) -> None:
+def _check_shared(request: GenerationFields) -> None:
     options = request.stream_options
     if options is not None and not request.stream:
         raise bad_request("stream_options", "stream_options: only with stream=true")

@@ -29,7 +29,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool = False
 
 
-class GenerationRequest(msgspec.Struct, kw_only=True):
+class GenerationFields(msgspec.Struct, kw_only=True):
     """What completions and chat completions share."""
 
     model: str | None = None
@@ -68,7 +68,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: bool = False
 
 
-class CompletionRequest(GenerationRequest, kw_only=True):
+class CompletionRequest(GenerationFields, kw_only=True):
     """``POST /v1/completions``."""
 
     prompt: Prompt
@@ -77,7 +77,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     add_special_tokens: bool = True
 
 
-class ChatCompletionRequest(GenerationRequest, kw_only=True):
+class ChatCompletionRequest(GenerationFields, kw_only=True):
     """``POST /v1/chat/completions``."""
 
     messages: list[dict[str, Any]]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from engine.frontend.outputs import CompletionOutput, RequestOutput
 from engine.messages import FinishReason, RequestTimings
-from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.server.metrics import ServerMetrics
@@ -26,14 +25,15 @@ class _Sequence:
 class RequestObserver:
     """Fed with every output of one prompt; closed exactly once, whatever the end was."""
 
-    __slots__ = ("_arrival_ns", "_metrics", "_params", "_prefilled", "_sequences")
+    __slots__ = ("_arrival_ns", "_max_tokens", "_metrics", "_n", "_prefilled", "_sequences")
 
-    def __init__(self, metrics: ServerMetrics, params: SamplingParams, arrival_ns: int) -> None:
+    def __init__(self, metrics: ServerMetrics, n: int, max_tokens: int | None, arrival_ns: int) -> None:
         self._metrics = metrics
-        self._params = params
+        self._n = n
+        self._max_tokens = max_tokens
         self._arrival_ns = arrival_ns
         self._prefilled = False
-        self._sequences = [_Sequence() for _ in range(params.n)]
+        self._sequences: dict[int, _Sequence] = {}
 
     def on_output(self, output: RequestOutput, now_ns: int) -> None:
         """Count ``output``, which reached the server at ``now_ns``."""
@@ -41,7 +41,7 @@ class RequestObserver:
             self._prefilled = True
             self._on_prefill(len(output.prompt_token_ids), output.num_cached_tokens)
         for completion in output.outputs:
-            sequence = self._sequences[completion.index]
+            sequence = self._sequences.setdefault(completion.index, _Sequence())
             if completion.token_ids:
                 self._on_tokens(sequence, len(completion.token_ids), now_ns)
             if completion.finish_reason is not None:
@@ -54,10 +54,10 @@ class RequestObserver:
         if unfinished is None:
             return
         metrics = self._metrics
-        for sequence in self._sequences:
-            if not sequence.finished:
-                metrics.request_success[unfinished].inc()
-        metrics.request_max_num_generation_tokens.observe(max(s.num_tokens for s in self._sequences))
+        finished = sum(sequence.finished for sequence in self._sequences.values())
+        metrics.request_success[unfinished].inc(self._n - finished)
+        longest = max((sequence.num_tokens for sequence in self._sequences.values()), default=0)
+        metrics.request_max_num_generation_tokens.observe(longest)
 
     def _on_prefill(self, prompt_tokens: int, cached_tokens: int) -> None:
         metrics = self._metrics
@@ -68,9 +68,9 @@ class RequestObserver:
         metrics.prompt_tokens_hit.inc(cached_tokens)
         metrics.request_prompt_tokens.observe(prompt_tokens)
         metrics.request_prefill_kv_computed_tokens.observe(computed)
-        metrics.request_params_n.observe(self._params.n)
-        if self._params.max_tokens is not None:
-            metrics.request_params_max_tokens.observe(self._params.max_tokens)
+        metrics.request_params_n.observe(self._n)
+        if self._max_tokens is not None:
+            metrics.request_params_max_tokens.observe(self._max_tokens)
 
     def _on_tokens(self, sequence: _Sequence, count: int, now_ns: int) -> None:
         metrics = self._metrics

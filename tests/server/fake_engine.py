@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import tokenizers
 
 from engine.config import EngineConfig
-from engine.errors import EngineDeadError
+from engine.errors import EngineDeadError, QueueFullError
+from engine.frontend.beam_search import BeamSearchParams
 from engine.frontend.outputs import CompletionOutput, Logprob, RequestOutput
 from engine.frontend.tokenizer import Tokenizer
 from engine.frontend.validate import RequestBounds, resolve_max_tokens, validate_params, validate_prompt
-from engine.messages import FinishReason, RequestTimings, SchedulerStats
+from engine.messages import EngineCoreOutputs, FinishReason, RequestTimings, SchedulerStats
 from engine.sampling_params import SamplingParams
 
 EOS = 256
@@ -69,10 +70,13 @@ class FakeEngine:
     can_reset: bool = True
     released: asyncio.Event = field(default_factory=asyncio.Event)
     submitted: list[Submitted] = field(default_factory=list)
+    beam_searches: list[BeamSearchParams] = field(default_factory=list)
     active: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
     stats: SchedulerStats | None = None
     dead_error: BaseException | None = None
+    queue_full: bool = False
+    step_listeners: list[Callable[[EngineCoreOutputs], None]] = field(default_factory=list)
     fail_request: str | None = None
     """Error of the request itself, reported instead of its second token."""
     max_model_len: int = MAX_MODEL_LEN
@@ -92,7 +96,28 @@ class FakeEngine:
     async def reset_prefix_cache(self) -> bool:
         return self.can_reset
 
-    async def shutdown(self, drain_s: float = 0.0) -> None:
+    def add_step_listener(self, listener: Callable[[EngineCoreOutputs], None]) -> None:
+        self.step_listeners.append(listener)
+
+    async def beam_search(
+        self,
+        prompt: str | list[int],
+        params: BeamSearchParams,
+        request_id: str,
+        *,
+        cache_salt: str | None = None,
+    ) -> RequestOutput:
+        self.beam_searches.append(params)
+        if self.dead_error is not None:
+            raise ExceptionGroup("beams", [self.dead_error])
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        outputs = [
+            CompletionOutput(index, f"beam {index}", [65 + index], finish_reason=FinishReason.LENGTH)
+            for index in range(params.n or params.beam_width)
+        ]
+        return RequestOutput(request_id, None, ids, outputs, finished=True)
+
+    async def shutdown(self, drain_timeout_s: float = 0.0) -> None:
         self.released.set()
 
     async def generate(
@@ -100,6 +125,7 @@ class FakeEngine:
         prompt: str | list[int],
         params: SamplingParams,
         request_id: str,
+        *,
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -110,6 +136,10 @@ class FakeEngine:
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         validate_prompt(ids, bounds)
         params = resolve_max_tokens(params, len(ids), bounds)
+        if self.dead_error is not None:
+            raise self.dead_error
+        if self.queue_full:
+            raise QueueFullError("max_waiting_requests=1: 1 requests are waiting, try again later")
         self.submitted.append(Submitted(request_id, prompt, params, priority, cache_salt))
         self.active.add(request_id)
         try:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-import pytest_asyncio
 from aiohttp.test_utils import TestServer
 
 from engine.config import EngineConfig
 from engine.server.app import build_app
 from engine.server.options import ServerOptions
-from tests.server.fake_engine import FakeEngine, make_stats
-from tests.server.waiting import until
+from tests.server.fake_engine import FakeEngine
 
 
 async def test_health(http: aiohttp.ClientSession, engine: FakeEngine) -> None:
@@ -32,7 +28,6 @@ async def test_server_info(http: aiohttp.ClientSession, engine: FakeEngine) -> N
         info = await response.json()
     assert EngineConfig.create(**info["config"]) == engine.config
     assert info["resolved"] == engine.info
-    assert info["num_kv_blocks"] == 64
     assert info["pid"] == os.getpid()
     assert info["model"] == "fake"
     assert info["server"]["api_key_required"] is False
@@ -95,9 +90,12 @@ async def test_tcp_nodelay(server: TestServer) -> None:
 
     app = build_app(FakeEngine(), EngineConfig.create(model="fake"), ServerOptions.create())
     app.on_response_prepare.append(peek)
-    async with TestServer(app) as other, aiohttp.ClientSession() as session:
-        async with session.get(other.make_url("/health")) as response:
-            assert response.status == 200
+    async with (
+        TestServer(app) as other,
+        aiohttp.ClientSession() as session,
+        session.get(other.make_url("/health")) as response,
+    ):
+        assert response.status == 200
     assert seen == [1]
 
 
@@ -129,54 +127,14 @@ class TestApiKey:
             assert response.status == 200
 
 
-class TestQueueLimit:
-    @pytest_asyncio.fixture
-    async def posts(
-        self, http: aiohttp.ClientSession, engine: FakeEngine
-    ) -> AsyncIterator[list[asyncio.Task[int]]]:
-        tasks: list[asyncio.Task[int]] = []
-        yield tasks
-        engine.released.set()
-        assert await asyncio.gather(*tasks) == [200] * len(tasks)
-
-    @pytest.fixture
-    def engine(self) -> FakeEngine:
-        config = EngineConfig.create(model="fake", max_num_seqs=2, max_waiting_requests=1)
-        return FakeEngine(config=config, stall_after=0)
-
-    async def test_429(
-        self, http: aiohttp.ClientSession, engine: FakeEngine, posts: list[asyncio.Task[int]]
-    ) -> None:
-        for count in (1, 2, 3):  # two run, one waits
-            posts.append(asyncio.create_task(_status(http)))
-            await until(lambda count=count: len(engine.active) == count)
-        async with http.post("v1/completions", json={"prompt": "hi", "stream": True}) as response:
-            assert response.status == 429
-            assert int(response.headers["Retry-After"]) >= 1
-            assert (await response.json())["error"]["code"] == "queue_full"
-        async with http.get("metrics") as response:
-            assert "vllm:admission_rejections_total{" in (text := await response.text())
-            line = next(x for x in text.splitlines() if x.startswith("vllm:admission_rejections_total"))
-            assert line.endswith(" 1.0")
-
-    async def test_waiting_for_kv_blocks_counts(
-        self, http: aiohttp.ClientSession, engine: FakeEngine, posts: list[asyncio.Task[int]]
-    ) -> None:
-        posts.append(asyncio.create_task(_status(http)))
-        await until(lambda: len(engine.active) == 1)
-        engine.stats = make_stats(num_running=0, num_waiting=1)
-        assert await _status(http) == 429
-        engine.stats = None
-
-    async def test_a_stale_snapshot_can_not_lock_the_door(
-        self, http: aiohttp.ClientSession, engine: FakeEngine
-    ) -> None:
-        engine.stats = make_stats(num_running=2, num_waiting=9)
-        engine.released.set()
-        assert await _status(http) == 200
-
-
-async def _status(http: aiohttp.ClientSession) -> int:
-    async with http.post("v1/completions", json={"prompt": "hi"}) as response:
-        await response.read()
-        return response.status
+async def test_queue_full(http: aiohttp.ClientSession, engine: FakeEngine) -> None:
+    engine.queue_full = True
+    body = {"prompt": "hi", "stream": True}
+    async with http.post("v1/completions", json=body) as response:
+        assert response.status == 429
+        assert int(response.headers["Retry-After"]) >= 1
+        assert (await response.json())["error"]["code"] == "queue_full"
+    async with http.get("metrics") as response:
+        lines = (await response.text()).splitlines()
+    (line,) = [line for line in lines if line.startswith("vllm:admission_rejections_total{")]
+    assert line.endswith(" 1.0")

@@ -86,6 +86,12 @@ COMPLETIONS: list[tuple[str, dict[str, Any], str]] = [
     ("guided_json", {"guided_json": {}}, "guided_json"),
     ("logits_processors", {"logits_processors": ["x"]}, "logits_processors"),
     ("priority a text", {"priority": "high"}, "priority"),
+    ("n beyond all memory", {"n": 2**62}, "n"),
+    ("beam search with top_p", {"use_beam_search": True, "top_p": 0.5}, "top_p"),
+    ("beam search with stop", {"use_beam_search": True, "stop": "x"}, "stop"),
+    ("beam search with a priority", {"use_beam_search": True, "priority": 1}, "priority"),
+    ("beam search with logprobs", {"use_beam_search": True, "logprobs": 2}, "logprobs"),
+    ("beam search with temperature", {"use_beam_search": True, "temperature": 0.5}, "temperature"),
     ("length_penalty without beam search", {"length_penalty": 1.0}, "length_penalty"),
     ("messages to completions", {"messages": OK_CHAT}, "messages"),
 ]

@@ -9,6 +9,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.messages import EngineCoreOutputs
 from engine.server import buckets
 from tests.server.fake_engine import FakeEngine, make_stats
 from tests.server.waiting import until
@@ -81,8 +82,8 @@ async def _complete(http: aiohttp.ClientSession, **fields: object) -> int:
 async def test_every_metric_exists(http: aiohttp.ClientSession) -> None:
     types, _ = await _scrape(http)
     assert {name for name, kind in types.items() if kind == "histogram"} == HISTOGRAMS
-    assert COUNTERS <= {name for name, kind in types.items() if kind == "counter"}
-    assert GAUGES <= {name for name, kind in types.items() if kind == "gauge"}
+    assert {name for name, kind in types.items() if kind == "counter"} >= COUNTERS
+    assert {name for name, kind in types.items() if kind == "gauge"} >= GAUGES
     assert "process_resident_memory_bytes" in types
 
 
@@ -186,3 +187,13 @@ def test_buckets_rise_and_are_fine_enough() -> None:
     assert sum(edge < 0.01 for edge in buckets.TOKEN_LATENCY_S) >= 8  # where a small model's tokens are
     assert buckets.tokens(2048) == (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
     assert buckets.tokens(100) == (1, 2, 5, 10, 20, 50, 100)
+
+
+async def test_engine_steps(http: aiohttp.ClientSession, engine: FakeEngine) -> None:
+    (listener,) = engine.step_listeners
+    for step_tokens in (3, 12, 0):  # a step without tokens only brought news
+        listener(EngineCoreOutputs(outputs=[], stats=make_stats(), step_tokens=step_tokens))
+    _, samples = await _scrape(http)
+    assert samples["vllm:iteration_tokens_total_count", ""] == 2
+    assert samples["vllm:iteration_tokens_total_sum", ""] == 15
+    assert samples["vllm:iteration_tokens_total_bucket", "8.0"] == 1

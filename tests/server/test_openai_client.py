@@ -6,6 +6,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from engine.frontend.beam_search import BeamSearchParams
 from tests.server.fake_engine import EOS, FakeEngine
 
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
@@ -245,9 +246,13 @@ async def test_error_in_a_stream_is_raised(client: AsyncOpenAI, engine: FakeEngi
     engine.fail_request = "this request failed"
     stream = await client.completions.create(model="fake", prompt="hi", stream=True)
     seen = []
-    with pytest.raises(openai.APIError, match="this request failed"):
+
+    async def read() -> None:
         async for chunk in stream:
             seen.append(chunk.choices[0].text)
+
+    with pytest.raises(openai.APIError, match="this request failed"):
+        await read()
     assert seen == [engine.reply[0]]
 
 
@@ -259,3 +264,29 @@ async def test_text_of_both_ways_is_equal(client: AsyncOpenAI, engine: FakeEngin
     assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text == engine.reply
     assert all("�" not in chunk.choices[0].text for chunk in chunks)
     assert len(chunks) == len(engine.reply) + 1  # held-back bytes make no event of their own
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_beam_search(client: AsyncOpenAI, engine: FakeEngine, stream: bool) -> None:
+    answer = await client.completions.create(
+        model="fake",
+        prompt="hi",
+        n=3,
+        max_tokens=5,
+        temperature=0,
+        stream=stream,
+        extra_body={"use_beam_search": True, "length_penalty": 0.5, "ignore_eos": True},
+    )
+    if stream:
+        texts = [chunk.choices[0].text async for chunk in answer if chunk.choices[0].text]
+    else:
+        texts = [choice.text for choice in answer.choices]
+    assert texts == ["beam 0", "beam 1", "beam 2"]
+    expected = BeamSearchParams(beam_width=3, n=3, max_tokens=5, length_penalty=0.5, ignore_eos=True)
+    assert engine.beam_searches == [expected]
+
+
+async def test_beam_search_of_a_dead_engine(client: AsyncOpenAI, engine: FakeEngine) -> None:
+    engine.die("no power")
+    with pytest.raises(openai.InternalServerError, match="no power"):
+        await client.completions.create(model="fake", prompt="hi", extra_body={"use_beam_search": True})
