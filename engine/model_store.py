@@ -301,7 +301,8 @@ def _hub_source(name: str) -> ModelSource:
         try:
             folder = snapshot_download(name, allow_patterns=wanted)
         except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            reason = lines[0] if len(lines[0]) <= 120 else lines[0][:117] + "..."
             raise ModelLoadError(
                 f"model={name!r}: not in the local hub cache and can't be downloaded ({reason})"
             ) from None

@@ -58,6 +58,8 @@ def build_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> Tokenizer:
         raise ModelLoadError(f"{where}: holds no tokenizer; name one with --tokenizer")
     kind = metadata.get("tokenizer.ggml.model")
     types = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    if len(types) != len(tokens):
+        raise ModelLoadError(f"{where}: damaged tokenizer: {len(tokens)} tokens, {len(types)} token types")
     if kind == "gpt2":
         tokenizer = _byte_level(tokens, types, metadata, where)
     elif kind == "llama":
@@ -105,7 +107,7 @@ def _byte_level(
         whole = kind in (_CONTROL, _USER_DEFINED) or alphabet.issuperset(token)
         vocab[token if whole else "".join(BYTE_TO_UNICODE[byte] for byte in token.encode())] = index
     merges = [_merge_pair(merge, where) for merge in metadata.get("tokenizer.ggml.merges") or []]
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORD_FIRST))
+    tokenizer = Tokenizer(_bpe(where, vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORD_FIRST))
     if pre in _PLAIN:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     elif pre in _SINGLE_DIGITS:
@@ -133,6 +135,13 @@ def _byte_level(
     return tokenizer
 
 
+def _bpe(where: str, **options: Any) -> models.BPE:
+    try:
+        return models.BPE(**options)
+    except Exception as error:  # the library raises bare Exception
+        raise ModelLoadError(f"{where}: damaged tokenizer: {error}") from None
+
+
 def _merge_pair(merge: str, where: str) -> tuple[str, str]:
     left, _, right = merge.partition(" ")
     if not left or not right:
@@ -148,7 +157,8 @@ def _sentencepiece(
         raise ModelLoadError(f"{where}: damaged tokenizer: a score per token is needed")
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     vocab = {token: index for index, token in enumerate(tokens)}
-    model = models.BPE(
+    model = _bpe(
+        where,
         vocab=vocab,
         merges=_merges_from_scores(vocab, types, scores),
         unk_token=tokens[unknown],
