@@ -1,0 +1,204 @@
+// Linear layers over packed weights: y = x . W^T with W [N, K].
+//
+// Packing: panels of 32 columns (rows of W); inside a panel, for each word of k, two vectors of 16 columns. A thread that
+// computes a panel reads one contiguous stream. int8 weights (one scale per column) keep the order with one byte an element.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "buffer.h"
+#include "tile.h"
+
+namespace wb {
+
+constexpr int kPanelVecs = 2;
+constexpr int kPanelColumns = kPanelVecs * kLanes;
+constexpr int kRowBlock = 16 * kTileRows;  // rows of one unit of work when there are many rows
+constexpr int kManyRows = 64;
+constexpr size_t kWeightPrefetchBytes = 2048;
+
+// A thread's place in the team, and counters for work handed out dynamically (one per stage, zero at its start).
+struct Team {
+  int thread;
+  int threads;
+};
+
+struct Linear {
+  int n = 0;
+  int k = 0;
+  int panels = 0;
+  int words = 0;  // of one row, padded with zeros
+  bool gated = false;  // panels hold 16 gate columns and the 16 up columns that belong to them
+  bool int8 = false;
+  Buffer data;
+  Buffer scales;  // float [panels * 32], int8 only
+  Buffer bias;  // float [panels * 32], or empty; never with gated
+
+  size_t vector_bytes(int per_word) const { return int8 ? static_cast<size_t>(kLanes * per_word) : 64; }
+  size_t panel_bytes(int per_word) const { return static_cast<size_t>(words) * kPanelVecs * vector_bytes(per_word); }
+};
+
+// Pack row-major `w` ([n, k] of T). gated: w's first half are gate rows, its second half up rows.
+template <class T>
+Linear pack_linear(const T* w, const T* bias, int n, int k, bool gated, bool int8) {
+  Linear lin;
+  lin.n = n;
+  lin.k = k;
+  lin.gated = gated;
+  lin.int8 = int8;
+  lin.panels = gated ? ceil_div(n / 2, kLanes) : ceil_div(n, kPanelColumns);
+  lin.words = ceil_div(k, kPerWord<T>);
+  const size_t panel_bytes = lin.panel_bytes(kPerWord<T>);
+  lin.data = Buffer(panel_bytes * static_cast<size_t>(lin.panels));
+  if (int8) lin.scales = Buffer(sizeof(float) * static_cast<size_t>(lin.panels) * kPanelColumns);
+  if (bias) {
+    lin.bias = Buffer(sizeof(float) * static_cast<size_t>(lin.panels) * kPanelColumns);
+    for (int i = 0; i < n; ++i) lin.bias.as<float>()[i] = to_float(bias[i]);
+  }
+
+#pragma omp parallel for schedule(static)
+  for (int panel = 0; panel < lin.panels; ++panel) {
+    for (int column = 0; column < kPanelColumns; ++column) {
+      const int vec = column / kLanes, lane = column % kLanes;
+      const int index = gated ? panel * kLanes + lane : panel * kPanelColumns + column;
+      if (index >= (gated ? n / 2 : n)) continue;
+      const T* row = w + static_cast<size_t>(gated ? vec * (n / 2) + index : index) * static_cast<size_t>(k);
+      float scale = 0;
+      if (int8) {
+        float peak = 0;
+        for (int i = 0; i < k; ++i) peak = std::max(peak, std::fabs(to_float(row[i])));
+        scale = peak > 0 ? peak / 127.0f : 1.0f;
+        lin.scales.as<float>()[panel * kPanelColumns + column] = scale;
+      }
+      for (int i = 0; i < k; ++i) {
+        const size_t word = static_cast<size_t>(i / kPerWord<T>);
+        const size_t element =
+            ((word * kPanelVecs + static_cast<size_t>(vec)) * kLanes + static_cast<size_t>(lane)) * kPerWord<T> +
+            static_cast<size_t>(i % kPerWord<T>);
+        char* base = lin.data.as<char>() + static_cast<size_t>(panel) * panel_bytes;
+        if (int8)
+          reinterpret_cast<int8_t*>(base)[element] = static_cast<int8_t>(std::lrintf(to_float(row[i]) / scale));
+        else
+          reinterpret_cast<T*>(base)[element] = row[i];
+      }
+    }
+  }
+  return lin;
+}
+
+// Where a panel's 32 results of one row go. `Store` and `Add` write float, `Gate` writes silu(gate) * up as T.
+struct StoreFloat {
+  float* out;
+  size_t stride;
+  WB_INLINE void operator()(const Linear& lin, int row, int panel, v16f x, v16f y) const {
+    float* p = out + static_cast<size_t>(row) * stride + panel * kPanelColumns;
+    const int left = lin.n - panel * kPanelColumns;
+    store_partial(p, x, left);
+    if (left > kLanes) store_partial(p + kLanes, y, left - kLanes);
+  }
+};
+
+struct AddFloat {
+  float* out;
+  size_t stride;
+  WB_INLINE void operator()(const Linear& lin, int row, int panel, v16f x, v16f y) const {
+    float* p = out + static_cast<size_t>(row) * stride + panel * kPanelColumns;
+    const int left = lin.n - panel * kPanelColumns;
+    if (left >= kPanelColumns) {
+      store16(p, load16(p) + x);
+      store16(p + kLanes, load16(p + kLanes) + y);
+      return;
+    }
+    for (int i = 0; i < left; ++i) p[i] += i < kLanes ? x[i] : y[i - kLanes];
+  }
+};
+
+template <class T>
+struct GatedSilu {
+  T* out;
+  size_t stride;
+  WB_INLINE void operator()(const Linear& lin, int row, int panel, v16f gate, v16f up) const {
+    const v16f y = gate / (exp16(-gate) + 1.0f) * up;
+    store_partial(out + static_cast<size_t>(row) * stride + panel * kLanes, y, lin.n / 2 - panel * kLanes);
+  }
+};
+
+// Rows [row_begin, row_end) against `panels` neighbouring panels.
+// int8 panels that several tiles use are widened once, into `widened`.
+template <class T, class Out>
+void linear_block(const Linear& lin, const uint32_t* x, size_t x_words, int row_begin, int row_end, int panel0, int panels,
+                  char* widened, const Out& out) {
+  size_t panel_bytes = lin.panel_bytes(kPerWord<T>);
+  size_t vector_bytes = lin.vector_bytes(kPerWord<T>);
+  const char* w = lin.data.as<char>() + static_cast<size_t>(panel0) * panel_bytes;
+  const bool widen_on_the_fly = lin.int8 && row_end - row_begin <= kTileRows;
+  if (lin.int8 && !widen_on_the_fly) {
+    const int vectors = panels * lin.words * kPanelVecs;
+    for (int i = 0; i < vectors; ++i)
+      store(widened + static_cast<size_t>(i) * 64,
+            Operand<T, int8_t>::load_words(w + static_cast<size_t>(i) * Operand<T, int8_t>::kBytes));
+    w = widened;
+    vector_bytes = 64;
+    panel_bytes = static_cast<size_t>(lin.words) * kPanelVecs * vector_bytes;
+  }
+  TileArgs tile;
+  tile.words = lin.words;
+  tile.stride = kPanelVecs * vector_bytes;
+  for (int v = 0; v < panels * kPanelVecs; ++v)
+    tile.column[v] = w + static_cast<size_t>(v / kPanelVecs) * panel_bytes + static_cast<size_t>(v % kPanelVecs) * vector_bytes;
+  tile.ahead = kWeightPrefetchBytes;  // only the first tile finds the weights in memory, the others in the cache
+  v16f result[kTileRows][kTileVecs];
+  for (int row = row_begin; row < row_end; row += kTileRows, tile.ahead = 0) {
+    const int rows = std::min(kTileRows, row_end - row);
+    for (int r = 0; r < rows; ++r) tile.row[r] = x + static_cast<size_t>(row + r) * x_words;
+    if (widen_on_the_fly)
+      run_tile<T, int8_t>(tile, rows, panels * kPanelVecs, result);
+    else
+      run_tile<T, T>(tile, rows, panels * kPanelVecs, result);
+    for (int p = 0; p < panels; ++p) {
+      const int column = (panel0 + p) * kPanelColumns;
+      for (int r = 0; r < rows; ++r) {
+        v16f left = result[r][p * kPanelVecs], right = result[r][p * kPanelVecs + 1];
+        if (lin.int8) {
+          left *= load16(lin.scales.as<float>() + column);
+          right *= load16(lin.scales.as<float>() + column + kLanes);
+        }
+        if (lin.bias) {
+          left += load16(lin.bias.as<float>() + column);
+          right += load16(lin.bias.as<float>() + column + kLanes);
+        }
+        out(lin, row + r, panel0 + p, left, right);
+      }
+    }
+  }
+}
+
+constexpr int kPanelsPerTile = kTileVecs / kPanelVecs;
+
+// This thread's share of y = x . W^T over `m` rows. Few rows: a fixed run of panels per thread, one stream of weights each.
+// Many rows: blocks of (panels, rows) taken from `counter`.
+template <class T, class Out>
+void run_linear(const Linear& lin, const uint32_t* x, size_t x_words, int m, Team team, std::atomic<int>& counter,
+                char* widened, const Out& out) {
+  if (m <= 0) return;
+  const auto block = [&](int panel, int panel_end, int row_begin, int row_end) {
+    linear_block<T>(lin, x, x_words, row_begin, row_end, panel, std::min(kPanelsPerTile, panel_end - panel), widened, out);
+  };
+  if (m <= kManyRows) {
+    const int begin = static_cast<int>(static_cast<int64_t>(lin.panels) * team.thread / team.threads);
+    const int end = static_cast<int>(static_cast<int64_t>(lin.panels) * (team.thread + 1) / team.threads);
+    for (int panel = begin; panel < end; panel += kPanelsPerTile) block(panel, end, 0, m);
+    return;
+  }
+  const int row_blocks = ceil_div(m, kRowBlock);
+  const int units = ceil_div(lin.panels, kPanelsPerTile) * row_blocks;
+  for (int unit; (unit = counter.fetch_add(1, std::memory_order_relaxed)) < units;) {
+    const int panel = unit / row_blocks * kPanelsPerTile;
+    const int row = unit % row_blocks * kRowBlock;
+    block(panel, lin.panels, row, std::min(m, row + kRowBlock));
+  }
+}
+
+}  // namespace wb

@@ -1,0 +1,288 @@
+// A whole forward in one call: one parallel region, a barrier between stages, no allocation once the buffers have grown.
+#pragma once
+
+#include <omp.h>
+
+#include <memory>
+#include <vector>
+
+#include "attention.h"
+#include "layer_ops.h"
+#include "linear.h"
+
+extern "C" {
+
+struct WbModelSpec {
+  int32_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_size;
+  int32_t block_size, max_model_len, int8, bf16, num_threads;
+  float rms_norm_eps, attention_scale;
+};
+
+// engine.models.backend.ForwardBatch, by pointer.
+struct WbBatch {
+  const int64_t *input_ids, *positions;
+  const int32_t *query_start_loc, *seq_lens, *block_table;
+  const int64_t *slot_mapping, *logits_indices;
+  int32_t num_tokens, num_requests, max_blocks, num_logits;
+  float* logits;
+};
+
+}  // extern "C"
+
+namespace wb {
+
+enum class Status : int {
+  kOk = 0,
+  kOutOfMemory = 1,
+  kToken = 2,
+  kPosition = 3,
+  kSlot = 4,
+  kLength = 5,
+  kBlock = 6,
+  kLogitsIndex = 7,
+  kNoCache = 8,
+};
+
+enum LinearKind { kQkv = 0, kO = 1, kGateUp = 2, kDown = 3, kLmHead = 4 };
+enum NormKind { kInputNorm = 0, kPostNorm = 1, kQNorm = 2, kKNorm = 3, kFinalNorm = 4 };
+
+class ModelBase {
+ public:
+  virtual ~ModelBase() = default;
+  virtual void set_linear(int layer, LinearKind kind, const void* weight, const void* bias) = 0;
+  virtual void set_norm(int layer, NormKind kind, const float* weight) = 0;
+  virtual void allocate_kv(int num_blocks) = 0;
+  virtual void fill_kv(float value) = 0;
+  virtual size_t kv_bytes_per_block() const = 0;
+  virtual Status forward(const WbBatch& batch) = 0;
+};
+
+template <class T>
+class Model final : public ModelBase {
+ public:
+  Model(const WbModelSpec& spec, const float* cos, const float* sin, const T* embed)
+      : s_(spec),
+        kv_(spec.block_size, spec.num_kv_heads, spec.head_size, kPerWord<T>),
+        attention_(kv_, spec.num_heads, spec.attention_scale),
+        embed_(embed),
+        layers_(static_cast<size_t>(spec.num_layers)),
+        counters_(static_cast<size_t>(spec.num_layers) * kStages + kStages) {
+    const size_t half = static_cast<size_t>(spec.head_size / 2) * static_cast<size_t>(spec.max_model_len);
+    rope_memory_ = Buffer(half * 2 * sizeof(float));
+    std::copy_n(cos, half, rope_memory_.as<float>());
+    std::copy_n(sin, half, rope_memory_.as<float>() + half);
+    rope_ = {rope_memory_.as<float>(), rope_memory_.as<float>() + half, spec.head_size / 2};
+    q_size_ = spec.num_heads * spec.head_size;
+    qkv_size_ = q_size_ + 2 * spec.num_kv_heads * spec.head_size;
+    hidden_words_ = words(spec.hidden_size);
+    attended_words_ = words(q_size_);
+    inner_words_ = words(spec.intermediate_size);
+    query_words_ = static_cast<size_t>(spec.num_heads * kv_.dim_words);
+    const int k_max = std::max({spec.hidden_size, q_size_, spec.intermediate_size});
+    widened_bytes_ = spec.int8 ? words(k_max) * kTileVecs * 64 : 0;
+    private_bytes_ = (attention_.scratch_bytes() + widened_bytes_ + kFewRows * hidden_words_ * 4 + 8191) / 4096 * 4096;
+    private_ = Buffer(private_bytes_ * static_cast<size_t>(spec.num_threads));
+  }
+
+  void set_linear(int layer, LinearKind kind, const void* weight, const void* bias) override {
+    const auto pack = [&](int n, int k, bool gated) {
+      return pack_linear(static_cast<const T*>(weight), static_cast<const T*>(bias), n, k, gated, s_.int8 != 0);
+    };
+    switch (kind) {
+      case kQkv: layers_[static_cast<size_t>(layer)].qkv = pack(qkv_size_, s_.hidden_size, false); break;
+      case kO: layers_[static_cast<size_t>(layer)].o = pack(s_.hidden_size, q_size_, false); break;
+      case kGateUp: layers_[static_cast<size_t>(layer)].gate_up = pack(2 * s_.intermediate_size, s_.hidden_size, true); break;
+      case kDown: layers_[static_cast<size_t>(layer)].down = pack(s_.hidden_size, s_.intermediate_size, false); break;
+      case kLmHead: lm_head_ = pack(s_.vocab_size, s_.hidden_size, false); break;
+    }
+  }
+
+  void set_norm(int layer, NormKind kind, const float* weight) override {
+    const bool per_head = kind == kQNorm || kind == kKNorm;
+    std::vector<float> copy(weight, weight + (per_head ? s_.head_size : s_.hidden_size));
+    if (kind == kFinalNorm)
+      final_norm_ = std::move(copy);
+    else
+      layers_[static_cast<size_t>(layer)].norms[kind] = std::move(copy);
+  }
+
+  size_t kv_bytes_per_block() const override { return kv_.block_bytes * layers_.size(); }
+
+  void allocate_kv(int num_blocks) override {
+    num_blocks_ = num_blocks;
+    cache_ = Buffer(kv_bytes_per_block() * static_cast<size_t>(num_blocks));
+  }
+
+  void fill_kv(float value) override {
+    const size_t count = kv_bytes_per_block() * static_cast<size_t>(num_blocks_) / sizeof(T);
+    std::fill_n(cache_.as<T>(), count, from_float<T>(value));
+  }
+
+  Status forward(const WbBatch& batch) override {
+    const Status status = check(batch);
+    if (status != Status::kOk) return status;
+    reserve(batch.num_tokens);
+    plan_.build(attention_batch(batch), kv_, attention_.group(), s_.num_threads);
+    partials_.reserve(attention_.partial_bytes(plan_));
+    for (auto& counter : counters_) counter.store(0, std::memory_order_relaxed);
+#pragma omp parallel num_threads(s_.num_threads)
+    run(batch, Team{omp_get_thread_num(), omp_get_num_threads()});
+    return Status::kOk;
+  }
+
+ private:
+  static constexpr int kStages = 8;
+  static constexpr int kFewRows = 8;  // up to here every thread normalises for itself: cheaper than a barrier
+
+  struct Layer {
+    Linear qkv, o, gate_up, down;
+    std::vector<float> norms[4];
+    const float* norm(NormKind kind) const { return norms[kind].empty() ? nullptr : norms[kind].data(); }
+  };
+
+  static size_t words(int elements) { return static_cast<size_t>(ceil_div(elements, kPerWord<T>)); }
+  static AttentionBatch attention_batch(const WbBatch& b) {
+    return {b.query_start_loc, b.seq_lens, b.block_table, b.num_requests, b.max_blocks};
+  }
+
+  // Everything that is used as an index, checked before anything is written.
+  Status check(const WbBatch& b) const {
+    if (!cache_) return Status::kNoCache;
+    const int64_t slots = static_cast<int64_t>(num_blocks_) * s_.block_size;
+    for (int t = 0; t < b.num_tokens; ++t) {
+      if (b.input_ids[t] < 0 || b.input_ids[t] >= s_.vocab_size) return Status::kToken;
+      if (b.positions[t] < 0 || b.positions[t] >= s_.max_model_len) return Status::kPosition;
+      if (b.slot_mapping[t] < 0 || b.slot_mapping[t] >= slots) return Status::kSlot;
+    }
+    if (b.query_start_loc[0] != 0 || b.query_start_loc[b.num_requests] != b.num_tokens) return Status::kLength;
+    for (int i = 0; i < b.num_requests; ++i) {
+      const int query = b.query_start_loc[i + 1] - b.query_start_loc[i], context = b.seq_lens[i];
+      const int blocks = ceil_div(context, s_.block_size);
+      if (query < 1 || context < query || blocks > b.max_blocks) return Status::kLength;
+      const int32_t* table = b.block_table + static_cast<size_t>(i) * static_cast<size_t>(b.max_blocks);
+      for (int j = 0; j < blocks; ++j)
+        if (table[j] < 0 || table[j] >= num_blocks_) return Status::kBlock;
+    }
+    for (int r = 0; r < b.num_logits; ++r)
+      if (b.logits_indices[r] < 0 || b.logits_indices[r] >= b.num_tokens) return Status::kLogitsIndex;
+    return Status::kOk;
+  }
+
+  void reserve(int tokens) {
+    const size_t t = static_cast<size_t>(tokens);
+    hidden_.reserve(t * static_cast<size_t>(s_.hidden_size) * 4);
+    kept_hidden_.reserve(t * static_cast<size_t>(s_.hidden_size) * 4);
+    normed_.reserve(t * hidden_words_ * 4);
+    qkv_.reserve(t * static_cast<size_t>(qkv_size_) * 4);
+    query_.reserve(t * query_words_ * 4);
+    attended_.reserve(t * attended_words_ * 4);
+    kept_attended_.reserve(t * attended_words_ * 4);
+    inner_.reserve(t * inner_words_ * 4);
+  }
+
+  // Rows of `x` normalised for the next product: shared between the threads, or private copies when there are few.
+  const uint32_t* normalise(const float* x, int rows, const float* weight, Team team, char* own) {
+    const size_t h = static_cast<size_t>(s_.hidden_size);
+    if (rows <= kFewRows) {
+      for (int r = 0; r < rows; ++r)
+        rms_norm(x + static_cast<size_t>(r) * h, weight, s_.hidden_size, s_.rms_norm_eps,
+                 reinterpret_cast<T*>(own + static_cast<size_t>(r) * hidden_words_ * 4));
+      return reinterpret_cast<const uint32_t*>(own);
+    }
+    for (int r = team.thread; r < rows; r += team.threads)
+      rms_norm(x + static_cast<size_t>(r) * h, weight, s_.hidden_size, s_.rms_norm_eps,
+               reinterpret_cast<T*>(normed_.as<uint32_t>() + static_cast<size_t>(r) * hidden_words_));
+#pragma omp barrier
+    return normed_.as<uint32_t>();
+  }
+
+  void run(const WbBatch& batch, Team team) {
+    char* own = private_.as<char>() + private_bytes_ * static_cast<size_t>(team.thread);
+    char* attention_scratch = own + kFewRows * hidden_words_ * 4 + widened_bytes_;
+    attention_scratch = reinterpret_cast<char*>((reinterpret_cast<size_t>(attention_scratch) + 63) / 64 * 64);
+    char* widened = own + kFewRows * hidden_words_ * 4;
+    const size_t h = static_cast<size_t>(s_.hidden_size);
+    const int tokens = batch.num_tokens;
+    const AttentionBatch requests = attention_batch(batch);
+    std::atomic<int>* counter = counters_.data();
+    float* hidden = hidden_.as<float>();
+    const uint32_t* attended = attended_.as<uint32_t>();
+    int rows = tokens;
+
+    for (int t = team.thread; t < tokens; t += team.threads)
+      embed_row(embed_, batch.input_ids[t], s_.hidden_size, hidden + static_cast<size_t>(t) * h);
+#pragma omp barrier
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      const Layer& layer = layers_[l];
+      char* kv_layer = cache_.as<char>() + l * kv_.block_bytes * static_cast<size_t>(num_blocks_);
+      const uint32_t* x = normalise(hidden, tokens, layer.norm(kInputNorm), team, own);
+      run_linear<T>(layer.qkv, x, hidden_words_, tokens, team, *counter++, widened,
+                    StoreFloat{qkv_.as<float>(), static_cast<size_t>(qkv_size_)});
+#pragma omp barrier
+      const int parts = s_.num_heads + s_.num_kv_heads;
+      for (int64_t i = team.thread; i < static_cast<int64_t>(tokens) * parts; i += team.threads) {
+        const int t = static_cast<int>(i / parts);
+        rope_and_store(qkv_.as<float>() + static_cast<size_t>(t) * static_cast<size_t>(qkv_size_), static_cast<int>(i % parts),
+                       s_.num_heads, kv_, rope_, batch.positions[t], batch.slot_mapping[t], layer.norm(kQNorm),
+                       layer.norm(kKNorm), s_.rms_norm_eps,
+                       reinterpret_cast<T*>(query_.as<uint32_t>() + static_cast<size_t>(t) * query_words_), kv_layer);
+      }
+#pragma omp barrier
+      if (l + 1 == layers_.size() && batch.num_logits == 0) return;  // the cache is written: nothing else is wanted
+      T* out = attended_.as<T>();
+      attention_.run(plan_, requests, kv_layer, query_.as<uint32_t>(), out, attended_words_ * kPerWord<T>,
+                     partials_.as<float>(), attention_scratch, *counter++);
+#pragma omp barrier
+      if (!plan_.splits.empty()) {
+        attention_.merge_split(plan_, out, attended_words_ * kPerWord<T>, partials_.as<float>(), attention_scratch, team);
+#pragma omp barrier
+      }
+      if (l + 1 == layers_.size()) {  // from here on only rows whose logits are wanted
+        rows = batch.num_logits;
+        keep_rows(batch, team, hidden, attended);
+        hidden = kept_hidden_.as<float>();
+        attended = kept_attended_.as<uint32_t>();
+#pragma omp barrier
+      }
+      run_linear<T>(layer.o, attended, attended_words_, rows, team, *counter++, widened, AddFloat{hidden, h});
+#pragma omp barrier
+      x = normalise(hidden, rows, layer.norm(kPostNorm), team, own);
+      run_linear<T>(layer.gate_up, x, hidden_words_, rows, team, *counter++, widened,
+                    GatedSilu<T>{inner_.as<T>(), inner_words_ * kPerWord<T>});
+#pragma omp barrier
+      run_linear<T>(layer.down, inner_.as<uint32_t>(), inner_words_, rows, team, *counter++, widened, AddFloat{hidden, h});
+#pragma omp barrier
+    }
+    const uint32_t* x = normalise(hidden, rows, final_norm_.data(), team, own);
+    run_linear<T>(lm_head_, x, hidden_words_, rows, team, *counter++, widened,
+                  StoreFloat{batch.logits, static_cast<size_t>(s_.vocab_size)});
+  }
+
+  void keep_rows(const WbBatch& batch, Team team, const float* hidden, const uint32_t* attended) {
+    const size_t h = static_cast<size_t>(s_.hidden_size);
+    for (int r = team.thread; r < batch.num_logits; r += team.threads) {
+      const size_t from = static_cast<size_t>(batch.logits_indices[r]), to = static_cast<size_t>(r);
+      std::copy_n(hidden + from * h, h, kept_hidden_.as<float>() + to * h);
+      std::copy_n(attended + from * attended_words_, attended_words_, kept_attended_.as<uint32_t>() + to * attended_words_);
+    }
+  }
+
+  WbModelSpec s_;
+  KvGeometry kv_;
+  PagedAttention<T> attention_;
+  AttentionPlan plan_;
+  const T* embed_;
+  std::vector<Layer> layers_;
+  Linear lm_head_;
+  std::vector<float> final_norm_;
+  std::vector<std::atomic<int>> counters_;
+  RopeTable rope_{};
+  int num_blocks_ = 0;
+  int q_size_ = 0, qkv_size_ = 0;
+  size_t hidden_words_ = 0, attended_words_ = 0, inner_words_ = 0, query_words_ = 0;
+  size_t widened_bytes_ = 0, private_bytes_ = 0;
+  Buffer cache_, rope_memory_, private_, partials_;
+  Buffer hidden_, kept_hidden_, normed_, qkv_, query_, attended_, kept_attended_, inner_;
+};
+
+}  // namespace wb

@@ -1,0 +1,112 @@
+// The register tile that all matrix work shares: up to kTileRows rows against up to kTileVecs vectors of 16 columns.
+#pragma once
+
+#include <cstddef>
+
+#include "simd.h"
+
+namespace wb {
+
+// Largest tile: rows * vecs accumulators, vecs operands and one broadcast must fit the registers.
+#if defined(__AVX512F__)
+constexpr int kTileRows = 6;
+constexpr int kTileVecs = 4;
+#else
+constexpr int kTileRows = 3;
+constexpr int kTileVecs = 2;
+#endif
+
+// What a column operand stores: T itself, or int8 widened to T on the fly.
+template <class T, class W>
+struct Operand;
+
+template <class T>
+struct Operand<T, T> {
+  static constexpr int kBytes = 64;
+  static WB_INLINE v16u load_words(const char* p) { return load<v16u>(p); }
+};
+
+template <>
+struct Operand<float, int8_t> {
+  static constexpr int kBytes = 16;
+  static WB_INLINE v16u load_words(const char* p) { return (v16u) __builtin_convertvector(load<v16b>(p), v16f); }
+};
+
+template <>
+struct Operand<bf16, int8_t> {
+  static constexpr int kBytes = 32;
+  // Integers up to 127 are exact in bf16: its bits are the upper half of the float's.
+  static WB_INLINE v16u load_words(const char* p) {
+#if WB_BF16_DOT
+    const v16f low = __builtin_convertvector(load<v16b>(p), v16f);
+    const v16f high = __builtin_convertvector(load<v16b>(p + 16), v16f);
+    return (v16u)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+#else
+    const v16i pair = __builtin_convertvector(load<v16s>(p), v16i);
+    const v16u odd = (v16u) __builtin_convertvector(pair >> 8, v16f);
+    const v16u even = (v16u) __builtin_convertvector((pair << 24) >> 24, v16f);
+    return (even >> 16) | odd;
+#endif
+  }
+};
+
+// out[r][v] = sum over the words k of row[r][k] . column[v][k], the words of a column vector being `stride` bytes apart.
+// Every sum runs in the order of k whatever the tile's shape is, so a row's result never depends on its neighbours.
+struct TileArgs {
+  const uint32_t* row[kTileRows];
+  const char* column[kTileVecs];
+  int words;
+  size_t stride;
+  size_t ahead;  // bytes to prefetch ahead, 0: columns are in the cache
+};
+
+template <class T, class W, int MR, int NV, bool Ahead>
+WB_INLINE void tile_loop(const TileArgs& t, v16f (&acc)[MR][NV]) {
+  size_t at = 0;
+  const char* column[NV];
+  const uint32_t* row[MR];
+  for (int v = 0; v < NV; ++v) column[v] = t.column[v];
+  for (int r = 0; r < MR; ++r) row[r] = t.row[r];
+  const size_t stride = t.stride, ahead = t.ahead;
+  for (int k = 0; k < t.words; ++k, at += stride) {
+    v16u operand[NV];
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) {
+      operand[v] = Operand<T, W>::load_words(column[v] + at);
+      if (Ahead) __builtin_prefetch(column[v] + at + ahead);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; ++v) acc[r][v] = dot<T>(acc[r][v], row[r][k], operand[v]);
+    }
+  }
+}
+
+template <class T, class W, int MR, int NV>
+__attribute__((noinline)) void tile_kernel(const TileArgs& t, v16f (*out)[kTileVecs]) {
+  v16f acc[MR][NV] = {};
+  if (t.ahead)
+    tile_loop<T, W, MR, NV, true>(t, acc);
+  else
+    tile_loop<T, W, MR, NV, false>(t, acc);
+  for (int r = 0; r < MR; ++r)
+    for (int v = 0; v < NV; ++v) out[r][v] = acc[r][v];
+}
+
+template <class T, class W>
+WB_INLINE void run_tile(const TileArgs& t, int rows, int vecs, v16f (*out)[kTileVecs]) {
+  using Kernel = void (*)(const TileArgs&, v16f (*)[kTileVecs]);
+#define WB_ROW(MR) {tile_kernel<T, W, MR, 1>, tile_kernel<T, W, MR, 2>, tile_kernel<T, W, MR, 3>, tile_kernel<T, W, MR, 4>}
+#define WB_ROW2(MR) {tile_kernel<T, W, MR, 1>, tile_kernel<T, W, MR, 2>}
+#if defined(__AVX512F__)
+  static constexpr Kernel kKernels[kTileRows][kTileVecs] = {WB_ROW(1), WB_ROW(2), WB_ROW(3), WB_ROW(4), WB_ROW(5), WB_ROW(6)};
+#else
+  static constexpr Kernel kKernels[kTileRows][kTileVecs] = {WB_ROW2(1), WB_ROW2(2), WB_ROW2(3)};
+#endif
+#undef WB_ROW
+#undef WB_ROW2
+  kKernels[rows - 1][vecs - 1](t, out);
+}
+
+}  // namespace wb
