@@ -1,0 +1,146 @@
+"""Inverse-CDF drawing and the cuts of min_p, top_k and top_p, against the definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from engine.sampling import draw
+from engine.sampling.draw import draw_full, draw_truncated, pick
+from engine.sampling_params import SamplingParams
+from tests.sampling.reference import kept_probabilities
+
+WEIGHTS = st.lists(st.integers(0, 5), min_size=1, max_size=200).filter(any)
+U = st.floats(0.0, 1.0, exclude_max=True)
+LAST_U = np.nextafter(1.0, 0.0)
+
+
+def by_definition(weights: np.ndarray, u: float) -> int:
+    """The first index whose running sum exceeds u times the total."""
+    target, running = u * weights.sum(), 0.0
+    for index, weight in enumerate(weights):
+        running += weight
+        if weight and running > target:
+            return index
+    return int(np.flatnonzero(weights)[-1])
+
+
+@given(WEIGHTS, U)
+def test_pick_and_draw_full_follow_the_definition(weights: list[int], u: float) -> None:
+    # Small integers: every sum is exact, so both must agree to the last bit.
+    expected = by_definition(np.array(weights, dtype=np.float64), u)
+    assert (
+        pick(torch.tensor([weights], dtype=torch.float64), torch.tensor([u], dtype=torch.float64)).item()
+        == expected
+    )
+    assert (
+        draw_full(torch.tensor([weights], dtype=torch.float32), torch.tensor([u], dtype=torch.float64)).item()
+        == expected
+    )
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0, width=32), min_size=1, max_size=300).filter(any),
+    st.sampled_from([0.0, LAST_U]),
+)
+def test_an_impossible_token_is_never_drawn(weights: list[float], u: float) -> None:
+    token = draw_full(
+        torch.tensor([weights], dtype=torch.float32), torch.tensor([u], dtype=torch.float64)
+    ).item()
+    assert weights[token] > 0
+
+
+def test_frequencies_are_the_probabilities() -> None:
+    probs = torch.softmax(torch.linspace(-3, 3, 97), dim=0)
+    count = 50_000
+    u = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    drawn = torch.bincount(draw_full(probs.repeat(count, 1), u), minlength=97).double() / count
+    assert (drawn - probs.double()).abs().max() < 1.5 / count  # stratified u: counts are exact up to rounding
+
+
+LOGITS = st.lists(st.integers(-8, 8), min_size=1, max_size=60)  # few distinct values: many ties
+CUTS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.01, 0.5, 1.0, 2.0]),
+    top_k=st.integers(0, 70),
+    top_p=st.sampled_from([1e-9, 0.1, 0.5, 0.9, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.01, 0.3, 1.0]),
+)
+
+
+def cut_probabilities(logits: list[int], params: SamplingParams) -> np.ndarray:
+    """Probabilities by which ``draw_truncated`` draws, read from a fine grid of u."""
+    vocab, count = len(logits), 4_096
+    probs = torch.softmax(torch.tensor(logits, dtype=torch.float32) / params.temperature, dim=0).repeat(
+        count, 1
+    )
+    tokens = draw_truncated(
+        probs,
+        (torch.arange(count, dtype=torch.float64) + 0.5) / count,
+        torch.full((count,), params.top_k or vocab),
+        torch.full((count,), params.top_p, dtype=torch.float64),
+        torch.full((count,), params.min_p, dtype=torch.float64),
+    )
+    return torch.bincount(tokens, minlength=vocab).double().numpy() / count
+
+
+@given(LOGITS, CUTS, st.sampled_from([(2, 5), (3, 17), (256, 4096)]))
+def test_cuts_follow_the_definition(
+    logits: list[int], params: SamplingParams, levels: tuple[int, ...]
+) -> None:
+    expected = kept_probabilities([float(x) for x in logits], params)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draw, "CANDIDATE_LEVELS", levels)
+        got = cut_probabilities(logits, params)
+    assert np.abs(got - expected).max() <= 2 / 4_096
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.3, 0.9, 0.99]), st.integers(0, 400))
+def test_the_number_of_candidates_looked_at_changes_nothing(seed: int, top_p: float, top_k: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows, vocab = 4, 500
+    probs = torch.softmax(torch.randn(rows, vocab, generator=generator).mul(4).round(), dim=1)
+    u = torch.rand(rows, generator=generator, dtype=torch.float64)
+    arguments = (
+        u,
+        torch.full((rows,), top_k or vocab),
+        torch.full((rows,), top_p, dtype=torch.float64),
+        torch.zeros(rows, dtype=torch.float64),
+    )
+    outcomes = []
+    for levels in ((), (8,), (64,), (256,)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(draw, "CANDIDATE_LEVELS", levels)
+            outcomes.append(draw_truncated(probs, *arguments).tolist())
+    assert outcomes == [outcomes[0]] * 4
+
+
+def test_ties_at_the_cut_go_to_the_lower_id() -> None:
+    probs = torch.full((3, 6), 1 / 6)
+    u = torch.tensor([0.0, 0.5, LAST_U], dtype=torch.float64)
+    off = torch.ones(3, dtype=torch.float64)
+    tokens = draw_truncated(probs, u, torch.full((3,), 2), off, torch.zeros(3, dtype=torch.float64))
+    assert tokens.tolist() == [0, 1, 1]
+
+
+def test_a_real_sample_is_distributed_as_it_should_be() -> None:
+    count, vocab = 30_000, 20
+    params = SamplingParams(temperature=1.3, top_k=9, top_p=0.9)
+    logits = torch.linspace(0, 3, vocab)
+    probs = torch.softmax(logits / 1.3, dim=0).repeat(count, 1)
+    u = torch.rand(count, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    tokens = draw_truncated(
+        probs,
+        u,
+        torch.full((count,), 9),
+        torch.full((count,), 0.9, dtype=torch.float64),
+        torch.zeros(count).double(),
+    )
+    expected = kept_probabilities(logits.tolist(), params)
+    observed = torch.bincount(tokens, minlength=vocab).numpy()
+    assert observed[expected == 0].sum() == 0
+    assert stats.chisquare(observed[expected > 0], expected[expected > 0] * count).pvalue > 0.001
