@@ -37,7 +37,8 @@ class StepPlan:
 
     Each request in ``num_scheduled_tokens`` advances by that many tokens from its computed mark. It samples one token when the
     advance reaches its last known token (``samples`` lists these, in batch order). Requests that leave the batch are named in
-    ``finished_request_ids`` and ``preempted_request_ids`` before anything of this step is applied.
+    ``finished_request_ids`` and ``preempted_request_ids`` before anything of this step is applied. A request that ends while it is
+    preempted is named as finished, too: the executor may still keep something of it.
     """
 
     step_id: int

@@ -130,9 +130,11 @@ class SimExecutor:
         Raises:
             EngineError: the plan names a request that is not in the batch.
         """
-        for request_id in (*plan.finished_request_ids, *plan.preempted_request_ids):
+        for request_id in plan.finished_request_ids:
+            self._requests.pop(request_id, None)  # None: it ended while it was preempted
+        for request_id in plan.preempted_request_ids:
             if self._requests.pop(request_id, None) is None:
-                raise EngineError(f"step {plan.step_id}: {request_id!r} leaves but is not in the batch")
+                raise EngineError(f"step {plan.step_id}: {request_id!r} is preempted but not in the batch")
         for new in plan.new_requests:
             self._requests[new.request_id] = self._enter(new)
         t_prepare = self._clock.now_ns()

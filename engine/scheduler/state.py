@@ -31,7 +31,7 @@ class SchedulerState:
         self.running: list[Request] = []
         """Best first in policy order, so the victim of a preemption is always the last one."""
         self.finished_ids: list[str] = []
-        """Left the batch since the last plan: finished or aborted."""
+        """Ended since the last plan, and the executor has seen it (in the batch or before a preemption)."""
         self.preempted_ids: list[str] = []
         """Left the batch since the last plan, will come back."""
         self.num_preemptions = 0
@@ -91,7 +91,9 @@ class SchedulerState:
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         request.stop_reason = stop_reason
-        if request.in_batch:
+        if (
+            request.in_batch or request.num_preemptions
+        ):  # the executor has seen it, and may keep something of it
             request.in_batch = False
             self.finished_ids.append(request.request_id)
         self.record(request, EventKind.FINISHED, request.num_output_tokens, detail=reason.value)
