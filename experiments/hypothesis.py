@@ -38,14 +38,14 @@ def _judge_line(spec: SweepSpec, line: FactorExpectation, cells: Sequence[Cell])
         low, high = math.exp(outer.low), math.exp(outer.high)
         evidence = f"{span}: ×{math.exp(outer.point):.2f} [{low:.2f}, {high:.2f}] over {len(rows)} blocks"
         margin = math.log1p(spec.delta)
+        no_change = -margin < inner.low and inner.high < margin
         if line.direction == "none":
-            inside = -margin < inner.low and inner.high < margin
-            outside = outer.low > margin or outer.high < -margin
-            held = True if inside else (False if outside else None)
+            changed = outer.low > margin or outer.high < -margin
+            held = True if no_change else (False if changed else None)
         elif outer.low > 0 or outer.high < 0:
             held = (outer.low > 0) == (line.direction == "up")
         else:
-            held = None
+            held = False if no_change else None
     return Expectation(
         metric=line.metric, direction=line.direction, text=line.text, held=held, evidence=evidence
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +38,8 @@ class LedgerState:
     context: dict[str, Any] = field(default_factory=dict)
     """``target`` and ``machine`` of the first run that told them."""
     calibration: dict[str, Any] | None = None
+    confirmation: list[Cell] = field(default_factory=list)
+    """Cells planned once there was a winner."""
     attempts: list[dict[str, Any]] = field(default_factory=list)
     """Attempts that were repeated, with their reasons."""
 
@@ -69,6 +71,9 @@ class Ledger:
 
     def calibrated(self, calibration: Mapping[str, Any]) -> None:
         self.append("calibrated", calibration=dict(calibration))
+
+    def confirming(self, cells: Sequence[Cell]) -> None:
+        self.append("confirming", cells=[cell.model_dump(mode="json") for cell in cells])
 
     def started(self, cell: Cell, attempt: int) -> None:
         self.append("started", cell=list(cell_key(cell)), level=cell.level, attempt=attempt)
@@ -107,6 +112,8 @@ class Ledger:
                 event = entry["event"]
                 if event == "calibrated":
                     state.calibration = entry["calibration"]
+                elif event == "confirming":
+                    state.confirmation = [Cell.model_validate(cell) for cell in entry["cells"]]
                 elif event == "repeated":
                     state.attempts.append(entry)
                 elif event == "contaminated":

@@ -28,6 +28,7 @@ Floats = NDArray[np.float64]
 
 RANK_BLOCKS = 10
 """From this many blocks on, ranks instead of t."""
+_ZERO = 1e-12
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,15 @@ def interval(logs: Sequence[float] | Floats, confidence: float = 0.95) -> LogInt
     x = np.asarray(logs, dtype=np.float64)
     if x.size < 2:
         return None
+    x = np.where(
+        np.abs(x) < _ZERO, 0.0, x
+    )  # equal runs differ by rounding, which ranks would take for an effect
     if x.size >= RANK_BLOCKS:
         return _rank_interval(x, confidence)
     mean = float(x.mean())
     error = float(x.std(ddof=1)) / math.sqrt(x.size)
-    if error <= 1e-12:  # a deterministic target repeats itself to the last digit
-        return LogInterval(mean, mean, mean, 1.0 if abs(mean) <= 1e-12 else 0.0)
+    if error <= _ZERO:  # a deterministic target repeats itself to the last digit
+        return LogInterval(mean, mean, mean, 1.0 if mean == 0.0 else 0.0)
     degrees = x.size - 1
     half = float(stats.t.ppf(0.5 + confidence / 2, degrees)) * error
     p = 2.0 * float(stats.t.sf(abs(mean) / error, degrees))
@@ -152,7 +156,7 @@ def minimum_detectable_effect(
     """
     if blocks < 2 or not math.isfinite(sd):
         return None
-    if sd <= 1e-12:
+    if sd <= _ZERO:
         return 0.0
     degrees = blocks - 1
     critical = float(stats.t.isf(alpha / comparisons / 2, degrees))

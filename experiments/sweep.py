@@ -121,8 +121,7 @@ class Sweep:
         self._state = self._ledger.read()
         self._budget = Budget(budget_s if budget_s is not None else self._spec.budget_s, clock)
         self._spent_before = sum(cell.seconds or 0.0 for cell in self._state.cells.values())
-        self._cells = list(stored.cells)
-        self._cells += [cell for cell in self._state.cells.values() if cell.phase == "confirm"]
+        self._cells = [*stored.cells, *self._state.confirmation]
         self._calibration = (
             Calibration.model_validate(self._state.calibration) if self._state.calibration else None
         )
@@ -201,7 +200,9 @@ class Sweep:
             if pairs < 2:
                 self._progress.note("no time left to measure the winner again on fresh seeds")
                 return
-            self._cells += make_confirmation(winner, spec.baseline, pairs, spec.blocks, spec.seed)
+            planned = make_confirmation(winner, spec.baseline, pairs, spec.blocks, spec.seed)
+            self._ledger.confirming(planned)
+            self._cells += planned
             self._progress.note(f"measuring {level_text(winner)} again on fresh seeds: {pairs} pairs")
         for cell in [cell for cell in self._cells if cell.phase == "confirm"]:
             if self._is_open(cell):

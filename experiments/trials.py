@@ -49,7 +49,7 @@ class Trials:
             direction="maximize" if info is not None and info.higher_is_better else "minimize",
             load_if_exists=True,
         )
-        self._study.set_metric_names([metric])
+        self._study.set_user_attr("metric", metric)
         for trial in self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
             # Left by a crash: nobody else will ever finish it, and a dashboard would show it as running for
             # good.

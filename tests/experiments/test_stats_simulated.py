@@ -65,7 +65,8 @@ def test_equal_levels_are_called_different_at_most_at_the_stated_rate(model: Noi
 
 @pytest.mark.parametrize(("model", "blocks"), [(noise.middling, 16), (noise.measured, 8)])
 def test_a_slowdown_of_ten_percent_is_caught_nine_times_in_ten(model: Noise, blocks: int) -> None:
-    """Four levels share the error rate (Holm). The measured noise is that of the machine this was written on."""
+    """Four levels share the error rate (Holm). The measured noise is that of the machine this was written
+    on."""
     found = simulate(model, blocks, effect=float(np.log(1.10)), seed=1, count=1000)
     caught = sum(sweep[0] is Verdict.WORSE for sweep in found)
     assert caught >= 900
