@@ -114,7 +114,7 @@ def measure(case: Case, num_steps: int) -> Timing:
 
 
 def _request(index: int) -> EngineCoreRequest:
-    # Lengths differ, as in real traffic: else all requests would fill a block, and need the next, in one step.
+    # Lengths differ, as in real traffic: else all requests would fill a block in the same step.
     length = PROMPT_TOKENS - index % BLOCK_SIZE if index < 1024 else BLOCK_SIZE
     tokens = [(index * 7919 + position) % 32_000 for position in range(length)]
     return EngineCoreRequest(

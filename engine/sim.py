@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from engine.clock import VirtualClock
 from engine.config import EngineConfig
@@ -63,7 +64,7 @@ class SimRequestResult:
     def itl_ns(self) -> list[int]:
         """Gaps between tokens."""
         times = self.token_times_ns
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(times)]
 
 
 @dataclass(frozen=True, slots=True)
