@@ -36,7 +36,7 @@ LISTEN_BACKLOG = 1024
 StartEngine = Callable[[EngineConfig], Awaitable[AsyncLLM]]
 
 
-def run(config: EngineConfig, options: ServerOptions) -> int:
+def run(config: EngineConfig, options: ServerOptions, start_engine: StartEngine = AsyncLLM.start) -> int:
     """Serve until SIGTERM or SIGINT; the exit code: 0 stopped, 1 the engine died, 2 bad input.
 
     Every failure is one line on stderr.
@@ -46,7 +46,7 @@ def run(config: EngineConfig, options: ServerOptions) -> int:
     )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(serve(config, options))
+            return runner.run(serve(config, options, start_engine))
     except (InvalidInputError, ModelLoadError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -72,7 +72,8 @@ async def serve(
 
     Raises:
         InvalidInputError: port taken, host unknown, or a bad setting: before the model is loaded where that
-        can be known. ModelLoadError, EngineDeadError: the engine did not come up.
+            can be known.
+        ModelLoadError, EngineDeadError: the engine did not come up.
     """
     began = time.monotonic()
     listener = bind_listener(options.host, options.port)
