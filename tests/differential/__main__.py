@@ -1,4 +1,4 @@
-"""``python -m tests.differential --scenarios 5000 [--backend cpu] [--first 0]``: the long version of the differential test."""
+"""``python -m tests.differential --scenarios 5000 [--backend cpu] [--first 0]``: the long differential test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def main() -> int:
     for seed in track(range(arguments.first, arguments.first + arguments.scenarios), "scenarios"):
         run_scenario(seed, new_backend, tally)
     print(
-        f"{tally.scenarios} scenarios, {tally.requests} requests ({tally.aborted} aborted), {tally.tokens} tokens, "
+        f"{tally.scenarios} scenarios, {tally.requests} requests ({tally.aborted} aborted), "
+        f"{tally.tokens} tokens, "
         f"{tally.preemptions} preemptions, {tally.prefix_hit_tokens} tokens from the prefix cache: "
         f"{len(tally.mismatches)} mismatches"
     )

@@ -1,4 +1,4 @@
-"""A random scenario, fixed by its seed: an engine configuration built to hurt, and requests that arrive and vanish in the middle."""
+"""A random scenario, fixed by its seed: an engine configuration built to hurt, requests that come and vanish."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What one request produces when it has the machine to itself: one forward for the prompt, then one a token.
 
-No scheduler, no paging decisions, no neighbours, no cache: blocks 1, 2, 3 ... in order. The oracle of the differential test.
+No scheduler, no paging decisions, no neighbours, no cache: blocks 1, 2, 3 ... in order. The differential
+test's oracle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random scenarios, each request token-identical to its solo run. ``python -m tests.differential`` runs as many as you like."""
+"""Random scenarios, each request token-identical to its solo run. More: ``python -m tests.differential``."""
 
 from __future__ import annotations
 

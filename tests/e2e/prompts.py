@@ -1,11 +1,12 @@
-"""Twenty prompts as different as twenty prompts can be: languages, code, emoji, blanks, repetition, one token, many tokens."""
+"""Twenty prompts as different as can be: languages, code, emoji, blanks, repetition, one token, many."""
 
 PROMPTS: tuple[str, ...] = (
     "The capital of France is",
     "Once upon a time, in a village at the edge of the sea,",
     "def fibonacci(n: int) -> int:\n    ",
     "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
-    "<|im_start|>system\nYou are a terse assistant.<|im_end|>\n<|im_start|>user\nName three colours.<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>system\nYou are a terse assistant.<|im_end|>\n"
+    "<|im_start|>user\nName three colours.<|im_end|>\n<|im_start|>assistant\n",
     "1, 2, 3, 5, 8, 13,",
     "Q: If a train leaves at 9:40 and arrives at 12:05, how long is the journey?\nA:",
     "请用一句话解释什么是注意力机制：",

@@ -1,8 +1,9 @@
 """Greedy tokens equal transformers' in float32, whatever the batch, the chunk size and the prefix cache do.
 
-The oracle is teacher-forced: one transformers forward over prompt + our output gives its choice at every position. By
-induction, agreeing with it everywhere is the same as producing the same greedy text. Only a near tie (top-2 logit gap below
-``MAX_TIE_GAP``) may differ, because the order of float additions may; such cases are listed in the test's output.
+The oracle is teacher-forced: one transformers forward over prompt + our output gives its choice at every
+position. By induction, agreeing with it everywhere is the same as producing the same greedy text. Only a near
+tie (top-2 logit gap below ``MAX_TIE_GAP``) may differ, because the order of float additions may; such cases
+are listed in the test's output.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def generate(llm: LLM, prompts: list[str]) -> list[tuple[list[int], list[int]]]:
 
 
 def divergences(oracle: Any, results: list[tuple[list[int], list[int]]]) -> list[tuple[int, int, float]]:
-    """(prompt index, output position, oracle's logit gap) of each first token that is not the oracle's choice."""
+    """(prompt index, position, oracle's logit gap) of each first token that is not the oracle's choice."""
     import torch
 
     found = []
