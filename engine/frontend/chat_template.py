@@ -82,7 +82,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **{**self._special_tokens, **variables},
             )
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
+        except Exception as error:  # a template is a program that came with the model: it may raise anything
             reason = str(error).strip().splitlines()
             raise InvalidInputError(
                 "messages",

@@ -80,16 +80,24 @@ def assemble_weights(config: ModelConfig, read: TensorReader, dtype: torch.dtype
     """
     shapes = tensor_shapes(config)
 
-    def tensor(name: str) -> torch.Tensor:
+    def checked(name: str) -> torch.Tensor:
         value = read(name)
         if tuple(value.shape) != shapes[name]:
             raise ModelLoadError(
                 f"{where}: tensor {name} has shape {tuple(value.shape)}, the config says {shapes[name]}"
             )
-        return value.to(dtype).contiguous()
+        return value
+
+    def tensor(name: str) -> torch.Tensor:
+        return checked(name).to(dtype).contiguous()
 
     def fused(names: list[str]) -> torch.Tensor:
-        return torch.cat([tensor(name) for name in names])
+        # Cast straight into place: fresh memory is what loading costs.
+        rows = [shapes[name][0] for name in names]
+        whole = torch.empty((sum(rows), *shapes[names[0]][1:]), dtype=dtype)
+        for part, name in zip(whole.split(rows), names, strict=True):
+            part.copy_(checked(name))
+        return whole
 
     layers = []
     for index in range(config.num_layers):

@@ -61,14 +61,13 @@ def load_gguf_weights(file: GGUFFile, config: ModelConfig, dtype: torch.dtype) -
 
     def read(name: str) -> torch.Tensor:
         stored = names[name]
-        values = torch.from_numpy(dequantized(file.raw(stored), file.tensors[stored], where))
+        info, raw = file.tensors[stored], file.raw(stored)
         # llama.cpp's converter pairs the rotated rows of q and k ("llama" only); the engine rotates halves.
-        if file.architecture == "llama" and ".self_attn." in name:
-            if "q_proj" in name:
-                values = unpermute(values, config.num_heads)
-            elif "k_proj" in name:
-                values = unpermute(values, config.num_kv_heads)
-        return values
+        if file.architecture == "llama" and ".self_attn.q_proj" in name:
+            raw = unpermuted(raw, info.shape[0], config.num_heads)
+        elif file.architecture == "llama" and ".self_attn.k_proj" in name:
+            raw = unpermuted(raw, info.shape[0], config.num_kv_heads)
+        return torch.from_numpy(dequantized(raw, info, where))
 
     return assemble_weights(config, read, dtype, where)
 
@@ -95,8 +94,10 @@ def dequantized(raw: np.ndarray, info: GGUFTensorInfo, where: str) -> np.ndarray
         ) from None
 
 
-def unpermute(values: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Undo llama.cpp's row order: per head, pairs (2i, 2i+1) → halves (i, i + D/2). Also for biases."""
-    half = values.shape[0] // num_heads // 2
-    rest = values.shape[1:]
-    return values.reshape(num_heads, half, 2, *rest).swapaxes(1, 2).reshape(values.shape)
+def unpermuted(raw: np.ndarray, num_rows: int, num_heads: int) -> np.ndarray:
+    """Undo llama.cpp's row order: per head, pairs (2i, 2i+1) → halves (i, i + D/2).
+
+    It works on the stored bytes, whatever the type, since a row's bytes lie together: uint8 ``[n]`` → ``[n]``.
+    """
+    half = num_rows // num_heads // 2
+    return raw.reshape(num_heads, half, 2, -1).swapaxes(1, 2).reshape(-1)
