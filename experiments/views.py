@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from experiments.calibrate import MIN_BLOCKS
 from experiments.conclusion import change_text
 from experiments.design import level_text, same_level
 from experiments.factors import Factor
@@ -80,14 +81,14 @@ def factor_json(factor: Factor) -> dict[str, Any]:
 
 def plan_json(spec: SweepSpec, cells: Sequence[Cell], run_s: float) -> dict[str, Any]:
     """``--plan --json``: the question, the schedule and what it would cost."""
-    blocks = affordable_blocks(spec, run_s)
+    blocks, pairs = affordable_blocks(spec, run_s)
     return {
         "plan": True,
         **spec.model_dump(mode="json"),
         "runs": len(cells),
         "run_s": round(run_s, 1),
         "blocks_in_budget": blocks,
-        "estimate_s": round(blocks * spec.runs_per_block * run_s + 2 * spec.confirm_blocks * run_s, 1),
+        "estimate_s": round((blocks * spec.runs_per_block + 2 * pairs) * run_s, 1),
         "mde": plan_mde(spec, blocks),
         "schedule": [
             cell.model_dump(
@@ -98,12 +99,16 @@ def plan_json(spec: SweepSpec, cells: Sequence[Cell], run_s: float) -> dict[str,
     }
 
 
-def affordable_blocks(spec: SweepSpec, run_s: float) -> int:
-    """Blocks that the budget holds when each run takes ``run_s``; never below the first, which always
-    completes."""
+def affordable_blocks(spec: SweepSpec, run_s: float) -> tuple[int, int]:
+    """Blocks and confirming pairs that the budget holds at ``run_s`` a run; the first block always completes."""
+    pairs = spec.confirm_blocks
     if spec.budget_s is None:
-        return spec.blocks
-    return max(1, min(spec.blocks, int(spec.budget_s / (spec.runs_per_block * run_s))))
+        return spec.blocks, pairs if spec.blocks >= MIN_BLOCKS else 0
+    runs = spec.budget_s / run_s
+    with_pairs = int((runs - 2 * pairs) / spec.runs_per_block)
+    if with_pairs >= MIN_BLOCKS:
+        return min(spec.blocks, with_pairs), pairs
+    return max(1, min(spec.blocks, int(runs / spec.runs_per_block))), 0
 
 
 def plan_mde(spec: SweepSpec, blocks: int) -> float | None:
@@ -126,8 +131,9 @@ def plan_view(spec: SweepSpec, cells: Sequence[Cell], run_s: float) -> Group:
             for cell in mine
         )
         table.add_row(str(block), str(mine[0].seed), order)
-    blocks = affordable_blocks(spec, run_s)
-    minutes = blocks * spec.runs_per_block * run_s / 60
+    blocks, pairs = affordable_blocks(spec, run_s)
+    minutes = (blocks * spec.runs_per_block + 2 * pairs) * run_s / 60
+    again = f" + {pairs} pairs on fresh seeds" if pairs else ""
     budget = f"budget {spec.budget_s:.0f} s: " if spec.budget_s is not None else ""
     mde = plan_mde(spec, blocks)
     lines: list[RenderableType] = [
@@ -196,20 +202,18 @@ def result_view(result: SweepResult) -> Group:
 def level_table(result: SweepResult) -> Table:
     """Per level the medians of the headline metrics, the ratio on the primary one, and the verdict."""
     title = f"{result.factor} · {result.workload.get('name', '')} · ratio on {result.primary_metric}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column(result.factor, justify="right", style="bold")
-    table.add_column("runs", justify="right")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("level", justify="right", style="bold")
     for metric in HEADLINE:
-        info = metric_info(metric)
-        table.add_column(f"{info.label} {info.unit}" if info else metric, justify="right")
-    table.add_column("ratio [95 %]", justify="right")
-    table.add_column("verdict")
+        table.add_column(_heading(metric), justify="right", no_wrap=True)
+    table.add_column("ratio [95 %]", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for level in result.levels:
         flagged = {name for name, ratio in level.ratio.items() if ratio.flagged}
         cells = [_number(level.medians.get(name), name, name in flagged) for name in HEADLINE]
         ratio = level.ratio.get(result.primary_metric)
         table.add_row(
-            level_text(level.value), str(len(level.runs)), *cells, _ratio(level, ratio),
+            level_text(level.value), *cells, _ratio(level, ratio),
             Text(level.verdict.value, STYLES[level.verdict]),
         )  # fmt: skip
     if any(
@@ -218,6 +222,15 @@ def level_table(result: SweepResult) -> Table:
         table.caption = "* too few samples a run for a p99 (n × 0.01 < 10): an indication"
         table.caption_justify = "left"
     return table
+
+
+def _heading(metric: str) -> str:
+    """Two short lines, so that the table fits 80 columns: ``itl`` over ``p99 ms``."""
+    info = metric_info(metric)
+    if info is None or info.unit == "share":
+        return metric.removesuffix("_ratio")
+    kind, _, statistic = info.label.partition(" ")
+    return f"{kind}\n{statistic} {info.unit}" if info.unit == "ms" else f"{kind}\n{info.unit}"
 
 
 def _number(value: float | None, metric: str, flagged: bool) -> str:
@@ -234,8 +247,8 @@ def _ratio(level: Level, ratio: Ratio | None) -> str:
     if ratio is None or ratio.point is None:
         return "-"
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.point:.3f} [one block]" if ratio.n_blocks == 1 else f"{ratio.point:.3f} [-]"
-    return f"{ratio.point:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+        return f"{ratio.point:.2f} [one block]" if ratio.n_blocks == 1 else f"{ratio.point:.2f} [-]"
+    return f"{ratio.point:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def stderr_console() -> Console:
