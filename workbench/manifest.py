@@ -85,6 +85,8 @@ class Manifest(_Part):
     status: RunStatus = "running"
     error: str | None = None
     drops: dict[str, int] = {}
+    notes: list[str] = []
+    """What a reader of the bundle should know and what does not make the run invalid."""
     tables: dict[str, TableInfo] = {}
     sweep: SweepRef | None = None
     slo: str | None = None

@@ -79,9 +79,13 @@ class Arrival:
 
     def row(self) -> dict[str, Any]:
         return {
-            "request_id": self.request_id, "arrived_ns": self.arrived_ns, "prompt_tokens": self.prompt_tokens,
-            "sent_ns": self.sent_ns, "written_ns": self.written_ns, "outcome": self.outcome,
-        }  # fmt: skip
+            "request_id": self.request_id,
+            "arrived_ns": self.arrived_ns,
+            "prompt_tokens": self.prompt_tokens,
+            "sent_ns": self.sent_ns,
+            "written_ns": self.written_ns,
+            "outcome": self.outcome,
+        }
 
 
 class MockServer:

@@ -63,9 +63,10 @@ def build(
     """
     if max_model_len is not None and spec.max_total_tokens > max_model_len:
         raise WorkloadError(
-            "workload", spec.name,
+            "workload",
+            spec.name,
             f"up to {max_model_len} tokens (the model's context); a request needs {spec.max_total_tokens}",
-        )  # fmt: skip
+        )
     rate = rate if rate is not None else spec.arrivals.rate
     count = _count(spec, num_requests, duration_s, rate)
     shape = np.random.default_rng(_entropy("shape", seed))
@@ -84,9 +85,12 @@ def build(
         inputs[mine] = sample(request_class.input_tokens, len(mine), length_rng)
         outputs[mine] = sample(request_class.output_tokens, len(mine), length_rng)
     prompts = prompt_ids(
-        spec, classes, inputs, vocab_size or DEFAULT_VOCAB_SIZE,
+        spec,
+        classes,
+        inputs,
+        vocab_size or DEFAULT_VOCAB_SIZE,
         _entropy("content", seed, "" if spec.reuse_content else nonce),
-    )  # fmt: skip
+    )
     extra: dict[str, Any] = {"temperature": spec.temperature}
     return [
         WorkloadRequest(

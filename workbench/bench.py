@@ -1,0 +1,261 @@
+"""One run, from spec to stored bundle: the command ``bench`` and the sweeper both call :func:`run_bench`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from engine.errors import InvalidInputError
+from workbench.benchspec import BenchSpec, Deadlines
+from workbench.collectors.cpu import CpuSampler
+from workbench.errors import TargetError, WorkbenchError
+from workbench.load.progress import BenchProgress, ProgressCallback
+from workbench.manifest import ClockPair, RunStatus, TargetInfo, git_info, machine_info
+from workbench.metrics.compute import compute_metrics
+from workbench.records import CHUNKS_SCHEMA_VERSION, REQUESTS_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
+from workbench.runstore import Run, RunStore, RunWriter
+from workbench.slo import Slo, parse_slo
+from workbench.targets.base import ServerFacts, echo_mismatches
+from workloads import WorkloadError
+
+if TYPE_CHECKING:
+    from workbench.load.bodies import Features
+    from workbench.load.measure import Measured
+    from workbench.targets.attach import AttachTarget
+    from workbench.targets.builtin import BuiltinTarget
+
+__all__ = ["BenchProgress", "BenchSpec", "Deadlines", "ProgressCallback", "run_bench"]
+
+
+def run_bench(spec: BenchSpec, store: RunStore, *, progress: ProgressCallback | None = None) -> Run:
+    """Start or attach the target, warm up, send the load, collect, compute, store.
+
+    The run's folder exists from the start and is readable at any moment. Ctrl-C while measuring ends the
+    run early: it is
+    returned with status ``interrupted``, with everything recorded so far. The server that was started is
+    gone when this returns.
+
+    Raises:
+        InvalidInputError, WorkloadError: the spec can't be run; nothing is stored when that is known at once.
+        TargetError: the server did not start or does not answer; the run is stored as ``failed`` with its
+        log. KeyboardInterrupt: before or after measuring; the run is stored as ``interrupted``.
+    """
+    slo = _check(spec)
+    nonce = spec.nonce if spec.nonce is not None else secrets.token_hex(8)
+    kind: Literal["builtin", "attach"] = "builtin" if spec.base_url is None else "attach"
+    writer = store.create(
+        target=TargetInfo(kind=kind, base_url=spec.base_url, model=spec.model or spec.engine.get("model")),
+        name=spec.name,
+        tags=list(spec.tags),
+        command=list(spec.command),
+        workload={"sha256": spec.workload.sha256, **spec.workload.model_dump(mode="json")},
+        workload_sha256=spec.workload.sha256,
+        seed=spec.seed,
+        nonce=nonce,
+        sweep=spec.sweep,
+        slo=str(slo) if slo else None,
+        load=_load_fields(spec),
+        git=git_info(),
+        machine=machine_info(),
+        clock=[ClockPair.now()],
+    )
+    try:
+        return _Bench(spec, writer, nonce, slo, progress).run()
+    except KeyboardInterrupt:
+        writer.finish("interrupted", "interrupted", clock=[*writer.manifest.clock, ClockPair.now()])
+        raise
+    except (WorkbenchError, InvalidInputError, WorkloadError) as error:
+        writer.finish("failed", str(error), clock=[*writer.manifest.clock, ClockPair.now()])
+        raise
+    except BaseException as error:
+        writer.finish(
+            "failed", f"{type(error).__name__}: {error}", clock=[*writer.manifest.clock, ClockPair.now()]
+        )
+        raise
+
+
+class _Bench:
+    """The steps of one run."""
+
+    def __init__(
+        self,
+        spec: BenchSpec,
+        writer: RunWriter,
+        nonce: str,
+        slo: Slo | None,
+        progress: ProgressCallback | None,
+    ) -> None:
+        self._spec = spec
+        self._writer = writer
+        self._nonce = nonce
+        self._slo = slo
+        self._progress = progress
+        self._reasons: list[str] = []
+        """Why the run is invalid."""
+        self._notes: list[str] = []
+        """What the run's numbers do not depend on, but a reader of the trace should know."""
+
+    def run(self) -> Run:
+        self._show("starting")
+        with self._target() as target:
+            self._writer.update(target=target.info)
+            with CpuSampler(target.pids) as sampler:
+                measured = self._measure(target)
+                death = target.death()
+        self._show("collecting")
+        if death is not None:
+            self._reasons.append(death)
+        self._store_client_side(measured, sampler)
+        self._collect_engine_side(target)
+        status: RunStatus = "complete"
+        error = death
+        if death is not None:
+            status = "failed"
+        elif measured.load.interrupted:
+            status, error = "interrupted", "interrupted"
+        clock = [*self._writer.manifest.clock, ClockPair.now()]
+        return self._writer.finish(status, error, clock=clock, notes=self._notes)
+
+    def _target(self) -> BuiltinTarget | AttachTarget:
+        spec = self._spec
+        if spec.base_url is not None:
+            from workbench.targets.attach import AttachTarget
+
+            return AttachTarget(spec.base_url, spec.model)
+        from workbench.targets.builtin import BuiltinTarget
+
+        return BuiltinTarget(spec.engine, self._writer.path, spec.ready_timeout_s)
+
+    def _measure(self, target: BuiltinTarget | AttachTarget) -> Measured:
+        from workbench.load.measure import measure
+
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            try:
+                return runner.run(
+                    measure(self._spec, target, self._nonce, on_facts=self._meet, progress=self._progress)
+                )
+            except (TargetError, InvalidInputError):
+                death = target.death()
+                if death is not None:
+                    raise TargetError(death) from None
+                raise
+
+    def _meet(self, facts: ServerFacts, features: Features) -> None:
+        """The server has told who it is: note it before the load begins."""
+        info = self._writer.manifest.target
+        self._writer.update(
+            target=info.model_copy(update={"model": facts.model, "echo": facts.echo}),
+            load={
+                **self._writer.manifest.load,
+                "features": {n: getattr(features, n) for n in features.__slots__},
+            },
+        )
+        self._reasons += echo_mismatches(info.requested, facts.echo)
+
+    def _store_client_side(self, measured: Measured, sampler: CpuSampler) -> None:
+        from workbench.load.record import chunks_table, requests_table
+
+        writer, load = self._writer, measured.load
+        records = [*(measured.warmup.records if measured.warmup else []), *load.records]
+        requests, chunks = requests_table(records), chunks_table(records)
+        writer.write_table("requests", requests, REQUESTS_SCHEMA_VERSION)
+        if self._spec.keep_chunks:
+            writer.write_table("chunks", chunks, CHUNKS_SCHEMA_VERSION)
+        writer.write_table("telemetry_cpu", sampler.table(), TELEMETRY_SCHEMA_VERSION)
+        if load.interrupted:
+            self._reasons.append("interrupted before its end")
+        rate = self._spec.rate or self._spec.workload.arrivals.rate
+        writer.write_metrics(
+            compute_metrics(
+                requests,
+                chunks,
+                start_ns=load.start_ns,
+                loop=measured.loop,
+                requested_rate=rate if self._spec.workload.arrivals.open_rate else None,
+                slo=self._slo,
+                invalid_reasons=self._reasons,
+                client=_client_health(measured, sampler),
+            )
+        )
+
+    def _collect_engine_side(self, target: BuiltinTarget | AttachTarget) -> None:
+        from workbench.targets.builtin import BuiltinTarget
+        from workbench.targets.trace import collect_trace
+
+        if isinstance(target, BuiltinTarget):
+            self._notes += collect_trace(target.trace_folder, self._writer)
+
+    def _show(self, phase: str) -> None:
+        if self._progress is not None:
+            self._progress(BenchProgress(phase=phase))
+
+
+def _check(spec: BenchSpec) -> Slo | None:
+    """Find what is wrong before anything is started or stored."""
+    text = spec.effective_slo
+    slo = parse_slo(text) if text else None
+    arrivals = spec.workload.arrivals
+    if arrivals.open_rate and spec.rate is None and arrivals.rate is None:
+        raise InvalidInputError(
+            "request-rate",
+            None,
+            f"requests per second: the workload {spec.workload.name} has {arrivals.kind} arrivals",
+        )
+    if slo is not None and arrivals.kind == "closed" and any(key.endswith("_sched") for key, _ in slo.bounds):
+        raise InvalidInputError("goodput", str(slo), "no *_sched keys: a closed loop has no schedule")
+    if spec.base_url is not None:
+        from workbench.targets.attach import normalise
+
+        normalise(spec.base_url)
+    else:
+        from engine.config import EngineConfig
+
+        config = EngineConfig.create(**spec.engine)
+        needed, room = spec.workload.max_total_tokens, config.max_model_len
+        if room is not None and needed > room:
+            raise InvalidInputError(
+                "max_model_len", room, f"at least {needed}: the workload's longest request"
+            )
+    return slo
+
+
+def _load_fields(spec: BenchSpec) -> dict[str, Any]:
+    """How the load is sent, for the manifest. The key and headers are left out: they may be secret."""
+    arrivals = spec.workload.arrivals
+    return {
+        "endpoint": spec.endpoint,
+        "arrivals": arrivals.kind,
+        "rate": spec.rate or arrivals.rate,
+        "burstiness": arrivals.burstiness,
+        "max_concurrency": spec.max_concurrency or arrivals.max_concurrency,
+        "num_requests": spec.num_requests,
+        "duration_s": spec.duration_s,
+        "max_seconds": spec.max_seconds,
+        "warmup_requests": spec.warmup_requests,
+        "deadlines": spec.deadlines.model_dump(),
+        "extra_body": spec.extra_body,
+    }
+
+
+def _client_health(measured: Measured, sampler: CpuSampler) -> dict[str, Any]:
+    lags = sorted(measured.load.loop_lag_ms)
+    return {
+        "event_loop": measured.event_loop,
+        "loop_lag_p99_ms": lags[int(0.99 * (len(lags) - 1))] if lags else None,
+        "loop_lag_max_ms": lags[-1] if lags else None,
+        "cpu_mean_percent": sampler.mean("client.cpu"),
+        "server_cpu_mean_percent": sampler.mean("server.cpu"),
+        "steal_mean_percent": sampler.mean("system.cpu_steal"),
+        "cut": measured.load.cut,
+    }
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        return uvloop.new_event_loop
+    return None

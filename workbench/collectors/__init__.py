@@ -1,0 +1,1 @@
+"""Samplers that run beside the load and watch the machine."""

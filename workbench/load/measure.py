@@ -1,0 +1,138 @@
+"""The asynchronous part of a run: meet the server, prepare the bytes, warm up, measure."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from workbench.benchspec import BenchSpec
+from workbench.load.bodies import PATHS, Features, PreparedRequest, prepare
+from workbench.load.client import open_session
+from workbench.load.progress import BenchProgress, ProgressCallback
+from workbench.load.ready import negotiate, server_facts
+from workbench.load.runner import LoadPlan, LoadResult, play
+from workbench.targets.base import ServerFacts, Target
+from workloads import Arrivals, WorkloadRequest, build
+
+_WARMUP_SEED = 0x5EED
+"""Added to the run's seed: other lengths and other content than the measured requests have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    facts: ServerFacts
+    features: Features
+    warmup: LoadResult | None
+    load: LoadResult
+    loop: str
+    """open | closed | hybrid"""
+    event_loop: str
+    """uvloop | asyncio"""
+
+
+async def measure(
+    spec: BenchSpec,
+    target: Target,
+    nonce: str,
+    *,
+    on_facts: Callable[[ServerFacts, Features], None],
+    progress: ProgressCallback | None,
+) -> Measured:
+    """Run ``spec`` against ``target``. ``on_facts`` is told who the server is before the load begins.
+
+    Raises:
+        InvalidInputError, WorkloadError, TargetError: before anything was measured.
+    """
+    _raise_file_limit()
+    async with open_session(_headers(spec), spec.deadlines) as session:
+        facts = await server_facts(session, target.base_url, spec.model, spec.ready_timeout_s)
+        warmup_plan, plan, features = await _plans(spec, target, facts, nonce, session)
+        on_facts(facts, features)
+        warmup = None
+        if warmup_plan.requests:
+            warmup = await play(warmup_plan, session, progress)
+            if warmup.interrupted:
+                nothing = LoadResult([], warmup.end_ns, warmup.end_ns, interrupted=True, cut=True)
+                return Measured(facts, features, warmup, nothing, plan.loop, _loop_name())
+        if progress is not None:
+            progress(BenchProgress(phase="measuring", planned=len(plan.requests)))
+        load = await play(plan, session, progress)
+    return Measured(facts, features, warmup, load, plan.loop, _loop_name())
+
+
+async def _plans(
+    spec: BenchSpec, target: Target, facts: ServerFacts, nonce: str, session: aiohttp.ClientSession
+) -> tuple[LoadPlan, LoadPlan, Features]:
+    """Everything that will be sent, as bytes."""
+    sizes = {"vocab_size": facts.vocab_size, "max_model_len": facts.max_model_len}
+    requests = build(
+        spec.workload,
+        seed=spec.seed,
+        nonce=nonce,
+        num_requests=spec.num_requests,
+        duration_s=spec.duration_s,
+        rate=spec.rate,
+        **sizes,
+    )
+    # One more than the warm-up needs: the probe's own prompt.
+    burst = spec.workload.model_copy(update={"arrivals": Arrivals(kind="burst")})
+    others = build(
+        burst,
+        seed=spec.seed + _WARMUP_SEED,
+        nonce=f"{nonce}/warmup",
+        num_requests=spec.warmup_requests + 1,
+        **sizes,
+    )
+    shortest = min(others, key=lambda r: r.num_prompt_tokens or 0)
+    features = await negotiate(
+        session, target.base_url, spec.endpoint, facts.model, shortest, spec.extra_body, spec.ready_timeout_s
+    )
+    prefix = spec.request_id_prefix or f"{secrets.token_hex(4)}-"
+    url = target.base_url + PATHS[spec.endpoint]
+
+    def ready(what: list[WorkloadRequest], phase: str) -> list[PreparedRequest]:
+        return prepare(
+            what,
+            model=facts.model,
+            endpoint=spec.endpoint,
+            features=features,
+            phase=phase,
+            id_prefix=f"{prefix}{phase[0]}",
+            extra_body=spec.extra_body,
+        )
+
+    concurrency = spec.max_concurrency or spec.workload.arrivals.max_concurrency
+    plan = LoadPlan(
+        requests=ready(requests, "measure"),
+        url=url,
+        max_concurrency=concurrency,
+        max_seconds=spec.max_seconds,
+        grace_s=spec.grace_s,
+        deadlines=spec.deadlines,
+    )
+    chosen = [r for r in others if r is not shortest][: spec.warmup_requests]
+    warmup = replace(plan, requests=ready(chosen, "warmup"), max_seconds=None, phase="warm-up")
+    return warmup, plan, features
+
+
+def _headers(spec: BenchSpec) -> dict[str, str]:
+    headers = dict(spec.headers)
+    if spec.api_key:
+        headers["Authorization"] = f"Bearer {spec.api_key}"
+    return headers
+
+
+def _raise_file_limit() -> None:
+    """Every request in flight needs a socket."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _loop_name() -> str:
+    return "uvloop" if type(asyncio.get_running_loop()).__module__.startswith("uvloop") else "asyncio"
