@@ -95,8 +95,10 @@ def assemble_weights(config: ModelConfig, read: TensorReader, dtype: torch.dtype
         # Cast straight into place: fresh memory is what loading costs.
         rows = [shapes[name][0] for name in names]
         whole = torch.empty((sum(rows), *shapes[names[0]][1:]), dtype=dtype)
-        for part, name in zip(whole.split(rows), names, strict=True):
-            part.copy_(checked(name))
+        start = 0
+        for count, name in zip(rows, names, strict=True):
+            whole[start : start + count].copy_(checked(name))
+            start += count
         return whole
 
     layers = []

@@ -12,8 +12,9 @@ import torch
 class ForwardBatch:
     """Inputs of one forward over T tokens of B requests, packed without padding (vLLM's varlen layout).
 
-    Request i owns rows ``query_start_loc[i]:query_start_loc[i+1]``; its queries stand at the end of its context of
-    ``seq_lens[i]`` tokens (new ones included). Token j's KV is written to ``slot_mapping[j]`` = block·block_size + offset.
+    Request i owns rows ``query_start_loc[i]:query_start_loc[i+1]``; its queries stand at the end of its
+    context of ``seq_lens[i]`` tokens (new ones included). Token j's KV is written to ``slot_mapping[j]`` =
+    block·block_size + offset.
     """
 
     input_ids: torch.Tensor  # int64 [T]
@@ -38,7 +39,7 @@ class ModelBackend(Protocol):
         ...
 
     def allocate_kv(self, num_blocks: int) -> None:
-        """Allocate the KV cache for ``num_blocks`` blocks, block 0 included. Contents may be anything, NaN included."""
+        """Allocate ``num_blocks`` blocks, block 0 included. Contents may be anything, NaN included."""
         ...
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:

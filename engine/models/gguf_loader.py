@@ -97,7 +97,7 @@ def dequantized(raw: np.ndarray, info: GGUFTensorInfo, where: str) -> np.ndarray
 def unpermuted(raw: np.ndarray, num_rows: int, num_heads: int) -> np.ndarray:
     """Undo llama.cpp's row order: per head, pairs (2i, 2i+1) → halves (i, i + D/2).
 
-    It works on the stored bytes, whatever the type, since a row's bytes lie together: uint8 ``[n]`` → ``[n]``.
+    It works on the stored bytes, uint8 ``[n]`` → ``[n]``, whatever the type: a row's bytes lie together.
     """
     half = num_rows // num_heads // 2
     return raw.reshape(num_heads, half, 2, -1).swapaxes(1, 2).reshape(-1)

@@ -11,7 +11,10 @@ from engine.models.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer. Shapes: H hidden, I intermediate, D head size, h query heads, g KV heads; matrices are [out, in]."""
+    """One decoder layer; matrices are [out, in].
+
+    Shapes: H hidden, I intermediate, D head size, h query heads, g KV heads.
+    """
 
     input_norm: torch.Tensor  # [H]
     qkv: torch.Tensor  # [(h + 2g)·D, H], rows: all q heads, all k heads, all v heads

@@ -1,4 +1,4 @@
-"""From a configuration to a running executor: what is chosen, what is refused, and greedy tokens against transformers."""
+"""From a configuration to a running executor: what is chosen, what is refused, and greedy tokens."""
 
 from __future__ import annotations
 
@@ -81,9 +81,8 @@ def test_greedy_tokens_equal_transformers_generate(architecture: str, tmp_path: 
 def test_info_says_what_is_in_force(tmp_path: Path) -> None:
     executor, info = create_executor(config(make_tiny_model(tmp_path), max_model_len=200))
     assert info.num_kv_blocks == executor.num_kv_blocks == 80
-    assert (
-        info.kv_cache_bytes == 80 * 8 * 2 * 2 * 2 * 16 * 4
-    )  # blocks, tokens, K and V, layers, KV heads, head size, bytes
+    # blocks, tokens, K and V, layers, KV heads, head size, bytes
+    assert info.kv_cache_bytes == 80 * 8 * 2 * 2 * 2 * 16 * 4
     assert (info.dtype, info.attention_backend, info.attention_backend_reason) == (
         "float32",
         "reference",

@@ -39,7 +39,7 @@ def test_leavers_go_before_newcomers_come(executor: TorchExecutor) -> None:
     executor.execute(
         plan(
             0,
-            {n: (0, 1) for n in names},
+            dict.fromkeys(names, (0, 1)),
             names,
             new_requests=[new(n, [i], [i + 1]) for i, n in enumerate(names)],
         )

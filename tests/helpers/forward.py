@@ -52,7 +52,7 @@ def chunked_logits(
     blocks: Sequence[int],
     block_size: int,
 ) -> torch.Tensor:
-    """Logits [len(token_ids), V] of one sequence, computed in steps of ``chunks`` tokens (they add up to its length)."""
+    """Logits [len(token_ids), V] of one sequence, in steps of ``chunks`` tokens (its length in all)."""
     done, logits = 0, []
     for size in chunks:
         part = (token_ids[done : done + size], done, blocks)

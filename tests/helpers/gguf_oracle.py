@@ -1,4 +1,4 @@
-"""transformers' own reading of a GGUF file, dequantised to float32: the oracle of the engine's GGUF loader."""
+"""transformers' own reading of a GGUF file, dequantised to float32: the oracle of our GGUF loader."""
 
 from __future__ import annotations
 

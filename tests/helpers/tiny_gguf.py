@@ -19,7 +19,8 @@ from tests.helpers.tiny_model import CHAT_TEMPLATE, EOS_TOKEN_ID, SPECIAL_TOKENS
 
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 _LEAVES = (
-    "attn_norm.weight", "attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias", "attn_v.weight", "attn_v.bias",
+    "attn_norm.weight", "attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias", "attn_v.weight",
+    "attn_v.bias",
     "attn_q_norm.weight", "attn_k_norm.weight", "attn_output.weight", "ffn_norm.weight", "ffn_gate.weight",
     "ffn_up.weight", "ffn_down.weight",
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Tiny random models on disk, in Hugging Face's layout: ``config.json``, safetensors, a byte-level tokenizer, a chat template.
+"""Tiny random models on disk, in Hugging Face's layout: config, safetensors, byte-level tokenizer, template.
 
-Small enough that a forward takes a millisecond, with weights large enough that greedy choices are clear. transformers loads
-these folders too, which makes it the oracle.
+Small enough that a forward takes a millisecond, with weights large enough that greedy choices are clear.
+transformers loads these folders too, which makes it the oracle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCAB_SIZE = 384
 EOS_TOKEN_ID = 2
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 _MODEL_TYPES = {
@@ -32,9 +33,9 @@ _MODEL_TYPES = {
     "Qwen3ForCausalLM": "qwen3",
 }
 _TRAINING_TEXT = (
-    "The quick brown fox jumps over the lazy dog. In the beginning there was a model, and the model was small.",
+    "The quick brown fox jumps over the lazy dog. In the beginning was a model, and the model was small.",
     "def schedule(self) -> StepPlan:\n    return self.plan\n",
-    "What is the capital of France? The capital of France is Paris. It's said that 1, 2 and 12 aren't prime.",
+    "What is the capital of France? The capital of France is Paris. It's said that 1 and 12 aren't prime.",
 )
 
 
@@ -75,7 +76,7 @@ def make_tiny_model(
     """Write a tiny model into ``folder`` (made if needed) and return it.
 
     Args:
-        architecture: one of ``ARCHITECTURES``. seed: of the weights. num_shards: above 1, an index is written.
+        architecture: one of ``ARCHITECTURES``. seed: of the weights. num_shards: if above 1, with an index.
         overrides: keys of ``config.json``.
     """
     folder.mkdir(parents=True, exist_ok=True)

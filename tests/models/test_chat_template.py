@@ -31,10 +31,14 @@ TEMPLATES = {
 [ASSISTANT]
 {% endif %}
 """,
-    "tools": "{% if tools %}{{ tools | tojson }}{{ tools[0] | tojson(indent=2) }}{% endif %}{{ messages | length }}{{ extra }}",
+    "tools": (
+        "{% if tools %}{{ tools | tojson }}{{ tools[0] | tojson(indent=2) }}{% endif %}"
+        "{{ messages | length }}{{ extra }}"
+    ),
     "namespace": (
-        "{% set ns = namespace(last='') %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = m.content %}"
-        "{% endif %}{% endfor %}{{ ns.last }}{{ eos_token }}"
+        "{% set ns = namespace(last='') %}{% for m in messages %}"
+        "{% if m.role == 'user' %}{% set ns.last = m.content %}{% endif %}{% endfor %}"
+        "{{ ns.last }}{{ eos_token }}"
     ),
 }
 

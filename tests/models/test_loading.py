@@ -1,4 +1,4 @@
-"""Folders of safetensors, dummy weights, dtypes, limits, and one clear line for everything that is refused."""
+"""Folders of safetensors, dummy weights, dtypes, limits; one clear line for everything that is refused."""
 
 from __future__ import annotations
 

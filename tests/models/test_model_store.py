@@ -133,7 +133,7 @@ def test_fetch_then_instant(index: Index, tmp_path: Path) -> None:
 
 def test_cut_download_leaves_nothing(index: Index, tmp_path: Path) -> None:
     index.cut = True
-    with pytest.raises(ModelLoadError, match="tiny-llm==1.0: the download failed") as caught:
+    with pytest.raises(ModelLoadError, match=r"tiny-llm==1.0: the download failed") as caught:
         fetch_model("tiny", lambda *_: None)
     assert "\n" not in str(caught.value)
     assert leftovers(tmp_path / "cache") == []
@@ -166,7 +166,7 @@ def test_damaged_file_is_named_and_never_served(index: Index) -> None:
     path.write_bytes(CONTENT[:-1] + b"x")
     for _ in range(2):
         with pytest.raises(
-            ModelLoadError, match="damaged .*; delete it and run 'workbench model fetch tiny' again"
+            ModelLoadError, match=r"damaged .*; delete it and run 'workbench model fetch tiny' again"
         ) as caught:
             fetch_model("tiny", lambda *_: None)
         assert str(path) in str(caught.value)
@@ -221,7 +221,8 @@ def test_resolving_folders_and_files(tmp_path: Path) -> None:
     [
         (
             "no-such-model",
-            "no such file or folder; allowed: an embedded model (smollm2-135m), a folder, a .gguf file, or a hub id",
+            "no such file or folder; allowed: an embedded model (smollm2-135m), a folder, a .gguf file, "
+            "or a hub id",
         ),
         ("./missing/model", "no such file or folder"),
         ("/a/b/c.gguf", "no such file or folder"),
@@ -236,11 +237,11 @@ def test_unknown_names_say_what_is_accepted(name: str, message: str) -> None:
 
 
 def test_folders_without_a_model(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match="the folder has neither config.json nor a .gguf file"):
+    with pytest.raises(ModelLoadError, match=r"the folder has neither config.json nor a .gguf file"):
         resolve_model(str(tmp_path))
     (tmp_path / "a.gguf").touch()
     (tmp_path / "b.gguf").touch()
-    with pytest.raises(ModelLoadError, match="the folder has 2 .gguf files: name one of them"):
+    with pytest.raises(ModelLoadError, match=r"the folder has 2 .gguf files: name one of them"):
         resolve_model(str(tmp_path))
     (tmp_path / "weights.bin").touch()
     with pytest.raises(ModelLoadError, match=r"not a \.gguf file"):
@@ -265,7 +266,8 @@ def test_hub_id_that_is_not_here_is_one_line(monkeypatch: pytest.MonkeyPatch, tm
 def test_the_front_ends_modules_import_no_torch() -> None:
     code = (
         "import sys\n"
-        "import engine.model_store, engine.models.description, engine.frontend.tokenizer, engine.executor.info\n"
+        "import engine.model_store, engine.models.description\n"
+        "import engine.frontend.tokenizer, engine.executor.info\n"
         "print(sorted({'torch', 'transformers', 'rich', 'huggingface_hub'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The embedded model: float32 logits equal transformers' reading of the same GGUF; loading is quick and needs no torch ahead."""
+"""The embedded model: float32 logits equal transformers' reading of the same GGUF."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tests.helpers.gguf_oracle import transformers_from_gguf
 
 pytestmark = pytest.mark.e2e
 
-TEXT = "The capital of France is Paris. 12 + 30 = 42.\n\ndef add(a, b):\n    return a + b\n\nOnce upon a time, in a land far away,"
+TEXT = (
+    "The capital of France is Paris. 12 + 30 = 42.\n\ndef add(a, b):\n    return a + b\n\n"
+    "Once upon a time, in a land far away,"
+)
 
 
 def test_logits_equal_transformers() -> None:

@@ -22,7 +22,8 @@ from tests.helpers.tiny_gguf import write_tiny_gguf
 from tests.helpers.tiny_model import hf_config, make_tiny_model, random_tensors, tiny_tokenizer
 
 PIECES = (
-    "the", "model", " is", " small", "\n", "\n\n", "  ", "\t", "1", "42", " 7", "é", "ß", "日本", "🙂", "👩‍👩‍👧", "'s", "don't", ".", "...",
+    "the", "model", " is", " small", "\n", "\n\n", "  ", "\t", "1", "42", " 7", "é", "ß", "日本", "🙂",
+    "👩‍👩‍👧", "'s", "don't", ".", "...",
     "<|im_start|>", "<|im_end|>", "_", "def f():", "\u00a0", "\u0301", "Ω", "’",
 )  # fmt: skip
 
