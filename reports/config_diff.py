@@ -1,4 +1,6 @@
-"""Which settings differ between runs: the proof that a sweep changed one factor, and the first table of a comparison."""
+"""Which settings differ between runs: the proof that a sweep changed one factor, and the first table of a
+comparison.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def differences(configs: Mapping[str, Mapping[str, Any] | None]) -> list[Difference]:
-    """Settings whose values are not the same under all labels; real settings first, then those of one process."""
+    """Settings whose values are not the same under all labels; real settings first, then those of one
+    process.
+    """
     flat = {label: flatten(config or {}) for label, config in configs.items()}
     keys = sorted({key for values in flat.values() for key in values})
     found = []

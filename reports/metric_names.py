@@ -1,4 +1,6 @@
-"""The flat metrics (``ttft_p50`` …): what they are called on an axis, their unit, which way is better, how to print one."""
+"""The flat metrics (``ttft_p50`` …): what they are called on an axis, their unit, which way is better, how to
+print one.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ _LABELS = {
 
 
 def metric_name(key: str) -> MetricName:
-    """Label, unit and direction of a flat metric; an unknown key is shown as it is. ``chat/ttft_p50`` names its group."""
+    """Label, unit and direction of a flat metric; an unknown key is shown as it is. ``chat/ttft_p50`` names
+    its group.
+    """
     group, _, base = key.rpartition("/")
     prefix = f"{group}: " if group else ""
     info = metric_info(key)
@@ -100,8 +104,10 @@ def change(ratio: float | None) -> str:
         return "–"
     percent = 100 * (ratio - 1)
     digits = 0 if abs(percent) >= 100 else 1
-    text = f"{percent:+.{digits}f} %"
-    return text.replace("-", "−")
+    text = f"{percent:+.{digits}f}"
+    if not float(text):
+        text = text[1:]
+    return text.replace("-", "−") + " %"
 
 
 __all__ = ["HEADLINE", "MetricName", "change", "metric_name", "number", "with_unit"]

@@ -1,4 +1,6 @@
-"""Pairs inside a sweep's blocks, read from its cells: the dots under the intervals that the sweep itself computed."""
+"""Pairs inside a sweep's blocks, read from its cells: the dots under the intervals that the sweep itself
+computed.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def _log(cell: Cell, metric: str) -> float | None:
 
 
 def block_ratios(sweep: SweepResult, metric: str) -> dict[str, list[BlockRatio]]:
-    """Level (as text) → its ratio in every block that has both; the baseline's own two runs against their mean."""
+    """Level (as text) → its ratio in every block that has both; the baseline's own two runs against their
+    mean.
+    """
     base = _baseline_log(sweep, metric)
     found: dict[str, list[BlockRatio]] = {}
     for cell in run_order(sweep):

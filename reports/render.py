@@ -1,4 +1,6 @@
-"""Jinja environment and the safe embedding of figures in a page. Everything is escaped unless this file made it."""
+"""Jinja environment and the safe embedding of figures in a page. Everything is escaped unless this file made
+it.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,18 @@ class Figure:
 
     @property
     def json(self) -> Markup:
-        """The figure without its template (the page brings a light and a dark one), safe inside a script element."""
+        """The figure without its template (the page brings a light and a dark one), safe inside a script
+        element.
+        """
         data = json.loads(self.figure.to_json() or "{}")
         data.get("layout", {}).pop("template", None)
         return script_json(data)
 
 
 def script_json(value: Any) -> Markup:
-    """JSON for ``<script type="application/json">``: no character in it can end the element; NaN becomes null."""
+    """JSON for ``<script type="application/json">``: no character in it can end the element; NaN becomes
+    null.
+    """
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"), default=str)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")

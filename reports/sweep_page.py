@@ -116,8 +116,9 @@ def _figures(sweep: SweepResult) -> dict[str, Figure]:
         "response": Figure(
             "fig-response",
             f"Change of each metric against the baseline, per {sweep.factor}",
-            "Dots are blocks, the bar is the 95 % interval over blocks, the symbol its point estimate. Dashed lines: the "
-            "effect of interest. Grey band: A/A interval of the primary metric, what no change looks like.",
+            "Dots are blocks, the bar is the 95 % interval over blocks, the symbol its point estimate. "
+            "Dashed lines: the effect of interest. Grey band: A/A interval of the primary metric, what no "
+            "change looks like.",
             sweep_figures.response(sweep),
         ),
         "levels": Figure(
@@ -135,8 +136,8 @@ def _figures(sweep: SweepResult) -> dict[str, Figure]:
         "noise": Figure(
             "fig-noise",
             "A/A and drift",
-            "Left: the two baselines of each block against each other. Right: every run in the order it ran; a slope of the "
-            "baseline would be drift of the machine.",
+            "Left: the two baselines of each block against each other. Right: every run in the order it ran; "
+            "a slope of the baseline would be drift of the machine.",
             noise.aa_and_drift(sweep),
         ),
     }

@@ -47,7 +47,8 @@ def load_sweep(folder: Path) -> SweepResult:
         raise RunCorruptError(f"{folder.name}: {SWEEP_FILE}: {where}: {first['msg']}") from None
     if result.schema_version > SWEEP_SCHEMA_VERSION:
         raise RunCorruptError(
-            f"{folder.name}: {SWEEP_FILE} has schema {result.schema_version}, this workbench reads {SWEEP_SCHEMA_VERSION}"
+            f"{folder.name}: {SWEEP_FILE} has schema {result.schema_version}, "
+            f"this workbench reads {SWEEP_SCHEMA_VERSION}"
         )
     return result
 
@@ -68,7 +69,9 @@ def list_sweeps(root: Path) -> list[SweepInfo]:
 
 
 def find_sweep(root: Path, name: str) -> Path | None:
-    """Folder of the sweep called ``name`` directly under ``root``, or of the path ``name``; None when it is no sweep."""
+    """Folder of the sweep called ``name`` directly under ``root``, or of the path ``name``; None when it is
+    no sweep.
+    """
     beside = root / name
     if "/" not in name and (beside / SWEEP_FILE).is_file():
         return beside

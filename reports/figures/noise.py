@@ -12,7 +12,9 @@ from reports.pairing import aa_ratios, level_key, run_order, valid
 
 
 def aa_and_drift(sweep: SweepResult) -> go.Figure:
-    """Left: the two baselines of each block against each other. Right: every run in the order it ran, baselines marked."""
+    """Left: the two baselines of each block against each other. Right: every run in the order it ran,
+    baselines marked.
+    """
     metric = sweep.primary_metric
     name = metric_name(metric)
     pairs = aa_ratios(sweep, metric)
@@ -30,8 +32,18 @@ def aa_and_drift(sweep: SweepResult) -> go.Figure:
     )
     if valid(sweep.aa.low) and valid(sweep.aa.high):
         low, high = 100 * (float(sweep.aa.low or 0) - 1), 100 * (float(sweep.aa.high or 0) - 1)
-        figure.add_hrect(y0=low, y1=high, fillcolor=style.tint(style.GREY, 0.22), line_width=0, row=1, col=1)
-    figure.add_hline(y=0, line={"color": style.GREY, "width": 1.5}, row=1, col=1)
+        figure.add_hrect(
+            y0=low,
+            y1=high,
+            fillcolor=style.tint(style.GREY, 0.22),
+            line_width=0,
+            row=1,
+            col=1,
+            exclude_empty_subplots=False,
+        )
+    figure.add_hline(
+        y=0, line={"color": style.GREY, "width": 1.5}, row=1, col=1, exclude_empty_subplots=False
+    )
     figure.add_trace(
         go.Scatter(
             x=[f"{pair.block}" for pair in pairs],
@@ -59,7 +71,9 @@ def aa_and_drift(sweep: SweepResult) -> go.Figure:
                     "color": style.VERMILLION if is_baseline else style.tint(style.GREY, 0.7),
                 },
                 name=f"{'baseline' if is_baseline else 'other levels'} (n = {len(part)} runs)",
-                hovertemplate="run %{x}, level %{customdata[0]}, block %{customdata[1]}: %{y:.4g}<extra></extra>",
+                hovertemplate=(
+                    "run %{x}, level %{customdata[0]}, block %{customdata[1]}: %{y:.4g}<extra></extra>"
+                ),
             ),
             row=1,
             col=2,

@@ -13,7 +13,9 @@ from reports.pairing import level_key, ordered_levels, run_order, valid
 
 
 def pareto(sweep: SweepResult, latency: str = "ttft_p50", throughput: str = "output_tok_s") -> go.Figure:
-    """Latency against throughput: faint dots are runs, labelled marks medians of levels, the line joins the frontier."""
+    """Latency against throughput: faint dots are runs, labelled marks medians of levels, the line joins the
+    frontier.
+    """
     found = [
         level
         for level in ordered_levels(sweep)
@@ -58,7 +60,7 @@ def pareto(sweep: SweepResult, latency: str = "ttft_p50", throughput: str = "out
             y=[y for _, y, _ in points],
             text=[style.plain(level_key(level.value)) for _, _, level in points],
             mode="markers+text",
-            textposition="top center",
+            textposition=_label_sides([x for x, _, _ in points]),
             marker={
                 "size": 12,
                 "color": [
@@ -78,3 +80,14 @@ def pareto(sweep: SweepResult, latency: str = "ttft_p50", throughput: str = "out
 
 def _undominated(point: tuple[float, float], others: Sequence[tuple[float, float]]) -> bool:
     return not any(x <= point[0] and y >= point[1] and (x, y) != point for x, y in others)
+
+
+def _label_sides(xs: Sequence[float]) -> list[str]:
+    """Labels above and below in turn, from left to right, so that close neighbours do not write over each
+    other.
+    """
+    order = sorted(range(len(xs)), key=lambda i: xs[i])
+    sides = [""] * len(xs)
+    for place, index in enumerate(order):
+        sides[index] = "top center" if place % 2 == 0 else "bottom center"
+    return sides

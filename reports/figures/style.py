@@ -1,8 +1,8 @@
 """One look for every figure: palette, light and dark templates, and a figure that says why it is empty.
 
-Colours are Okabe and Ito's ("Color Universal Design", 2008), told apart with every common colour vision and readable on
-white and on near-black, so a figure keeps its traces when a page switches theme. Every meaning carried by a colour is carried
-by a symbol or a word as well.
+Colours are Okabe and Ito's ("Color Universal Design", 2008), told apart with every common colour vision and
+readable on white and on near-black, so a figure keeps its traces when a page switches theme. Every meaning
+carried by a colour is carried by a symbol or a word as well.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ def is_empty(figure: go.Figure) -> bool:
 
 
 def plain(value: object, limit: int = 160) -> str:
-    """Text for titles, legends, ticks and hovers, which plotly reads as HTML: tags stay text, length is bounded."""
+    """Text for titles, legends, ticks and hovers, which plotly reads as HTML: tags stay text, length is
+    bounded.
+    """
     text = str(value)
     if len(text) > limit:
         text = text[: limit - 1] + "…"
@@ -144,6 +146,11 @@ def tint(colour: str, alpha: float) -> str:
     """``#RRGGBB`` with transparency."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
+
+
+def tint_solid(colour: str) -> str:
+    """``colour`` half way to mid grey: a quiet ground that still shows on white and on near-black."""
+    return "#" + "".join(f"{(int(colour[i : i + 2], 16) + 0xB8) // 2:02X}" for i in (1, 3, 5))
 
 
 def thin(count: int, limit: int = MAX_POINTS) -> Sequence[int]:

@@ -37,35 +37,46 @@ _RATIO_TICKS = (
 
 
 def response(sweep: SweepResult, metrics: Sequence[str] | None = None) -> go.Figure:
-    """Forest plot: a row per level, a column per metric, ratio to the same block's baseline on a log axis.
+    """Forest plot: a row per level, a panel per metric, ratio to the same block's baseline on a log axis.
 
-    Dots are blocks, the bar is the 95 % interval, the symbol its point estimate. The grey band is the A/A interval (two
-    baselines against each other: what no change looks like), the dashed lines are ±delta, the effect of interest.
+    Dots are blocks, the bar is the 95 % interval, the symbol its point estimate. The grey band is the A/A
+    interval (two baselines against each other: what no change looks like), the dashed lines are ±delta, the
+    effect of interest.
     """
     chosen = [m for m in (metrics or sweep_metrics(sweep)) if any(m in level.ratio for level in sweep.levels)]
     if not chosen or not sweep.levels:
         return style.empty("No level has been measured yet: the response needs at least one complete block.")
-    levels = ordered_levels(sweep)
+    found = ordered_levels(sweep)
+    columns = min(3, len(chosen))
+    rows = math.ceil(len(chosen) / columns)
+    panel = 60 + 36 * len(found)
     figure = make_subplots(
-        rows=1,
-        cols=len(chosen),
-        shared_yaxes=True,
-        horizontal_spacing=0.05,
+        rows=rows,
+        cols=columns,
+        horizontal_spacing=0.075,
+        vertical_spacing=0.0 if rows == 1 else 104 / (rows * (panel + 104)),
         subplot_titles=[_heading(metric, metric == sweep.primary_metric) for metric in chosen],
     )
-    names = [style.plain(level_key(level.value)) for level in levels]
-    for column, metric in enumerate(chosen, start=1):
-        _reference_bands(figure, sweep, metric, column)
+    names = [style.plain(level_key(level.value)) for level in found]
+    for index, metric in enumerate(chosen):
+        row, column = divmod(index, columns)
+        place = {"row": row + 1, "col": column + 1}
+        _reference_bands(figure, sweep, metric, place)
         dots = block_ratios(sweep, metric)
-        for level, name in zip(levels, names, strict=True):
-            _level_row(figure, level, name, metric, dots.get(level_key(level.value), []), column)
-        _ratio_axis(figure, levels, dots, metric, column, sweep)
-    figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], showgrid=True)
-    figure.update_yaxes(title_text=style.plain(sweep.factor), col=1)
-    legend = {"y": -0.18 - 0.5 / max(len(levels), 3), "yanchor": "top"}
-    return style.finish(
-        figure, 190 + 44 * len(levels), legend=legend, margin={"l": 80, "r": 20, "t": 48, "b": 110}
+        for level, name in zip(found, names, strict=True):
+            _level_row(figure, level, name, metric, dots.get(level_key(level.value), []), place)
+        _ratio_axis(figure, found, dots, metric, place, sweep)
+        figure.update_yaxes(title_text=style.plain(sweep.factor) if column == 0 else None, **place)
+    figure.update_yaxes(
+        type="category", categoryorder="array", categoryarray=names[::-1], range=_row_range(found)
     )
+    height = rows * (panel + 104) + 40
+    legend = {"y": -70 / height, "yanchor": "top"}
+    return style.finish(figure, height, legend=legend, margin={"l": 76, "r": 20, "t": 40, "b": 96})
+
+
+def _row_range(found: Sequence[Level]) -> list[float]:
+    return [-0.6, len(found) - 0.4]
 
 
 def sweep_metrics(sweep: SweepResult) -> list[str]:
@@ -79,7 +90,7 @@ def _heading(metric: str, primary: bool) -> str:
     return f"<b>{text}</b> (primary)" if primary else text
 
 
-def _reference_bands(figure: go.Figure, sweep: SweepResult, metric: str, column: int) -> None:
+def _reference_bands(figure: go.Figure, sweep: SweepResult, metric: str, place: dict[str, int]) -> None:
     aa = sweep.aa if metric == sweep.primary_metric else None
     if aa and valid(aa.low) and valid(aa.high):
         figure.add_vrect(
@@ -88,18 +99,24 @@ def _reference_bands(figure: go.Figure, sweep: SweepResult, metric: str, column:
             fillcolor=style.tint(style.GREY, 0.22),
             line_width=0,
             layer="below",
-            col=column,
-            row=1,
+            exclude_empty_subplots=False,
+            **place,
         )
-    figure.add_vline(x=1, line={"color": style.GREY, "width": 1.5}, layer="below", col=column, row=1)
+    figure.add_vline(
+        x=1, line={"color": style.GREY, "width": 1.5}, layer="below", exclude_empty_subplots=False, **place
+    )
     for edge in (1 / (1 + sweep.delta), 1 + sweep.delta):
         figure.add_vline(
-            x=edge, line={"color": style.GREY, "width": 1, "dash": "dash"}, layer="below", col=column, row=1
+            x=edge,
+            line={"color": style.GREY, "width": 1, "dash": "dash"},
+            layer="below",
+            exclude_empty_subplots=False,
+            **place,
         )
 
 
 def _level_row(
-    figure: go.Figure, level: Level, name: str, metric: str, dots: list[BlockRatio], column: int
+    figure: go.Figure, level: Level, name: str, metric: str, dots: list[BlockRatio], place: dict[str, int]
 ) -> None:
     colour_of, symbol_of = style.VERDICT_COLOURS, style.VERDICT_SYMBOLS
     ratio = level.ratio.get(metric)
@@ -116,8 +133,7 @@ def _level_row(
                 hovertemplate="block %{customdata[0]}: %{customdata[1]}<extra></extra>",
                 showlegend=False,
             ),
-            row=1,
-            col=column,
+            **place,
         )
     if ratio is None or not valid(ratio.point) or ratio.verdict is Verdict.BASELINE:
         return
@@ -151,8 +167,7 @@ def _level_row(
                 f"{verdict}, n = {ratio.n_blocks} blocks<extra></extra>"
             ),
         ),
-        row=1,
-        col=column,
+        **place,
     )
 
 
@@ -161,7 +176,7 @@ def _ratio_axis(
     levels: Sequence[Level],
     dots: dict[str, list[BlockRatio]],
     metric: str,
-    column: int,
+    place: dict[str, int],
     sweep: SweepResult,
 ) -> None:
     seen = [dot.ratio for found in dots.values() for dot in found]
@@ -181,9 +196,8 @@ def _ratio_axis(
         range=[math.log10(low), math.log10(high)],
         tickvals=shown,
         ticktext=["0 %" if t == 1 else change(t).replace(".0 %", " %") for t in shown],
-        title_text=f"change against baseline (%)  {hint}".strip() if column == 1 else hint,
-        row=1,
-        col=column,
+        title_text=f"change (%)  {hint}".rstrip(),
+        **place,
     )
 
 
@@ -197,7 +211,9 @@ def _spread(ticks: Sequence[float], span: float) -> list[float]:
 
 
 def levels(sweep: SweepResult, metrics: Sequence[str] = HEADLINE) -> go.Figure:
-    """Small multiples: a panel per metric, absolute values; dots are runs, the line joins the medians of the levels."""
+    """Small multiples: a panel per metric, absolute values; dots are runs, the line joins the medians of the
+    levels.
+    """
     chosen = [m for m in metrics if any(valid(level.medians.get(m)) for level in sweep.levels)]
     if not chosen:
         return style.empty("No run of this sweep has stored metrics yet.")
@@ -205,7 +221,7 @@ def levels(sweep: SweepResult, metrics: Sequence[str] = HEADLINE) -> go.Figure:
     rows = math.ceil(len(chosen) / columns)
     titles = [style.plain(metric_name(m).label) for m in chosen]
     figure = make_subplots(
-        rows=rows, cols=columns, subplot_titles=titles, horizontal_spacing=0.09, vertical_spacing=0.26
+        rows=rows, cols=columns, subplot_titles=titles, horizontal_spacing=0.09, vertical_spacing=0.2
     )
     found = ordered_levels(sweep)
     names = [style.plain(level_key(level.value)) for level in found]
@@ -253,6 +269,8 @@ def levels(sweep: SweepResult, metrics: Sequence[str] = HEADLINE) -> go.Figure:
         )
         figure.update_xaxes(type="category", categoryorder="array", categoryarray=names, **place)
         figure.update_yaxes(title_text=metric_name(metric).unit or "value", rangemode="tozero", **place)
+        if metric_name(metric).unit == "share":
+            figure.update_yaxes(title_text="% of requests", tickformat=".0%", **place)
     figure.update_xaxes(title_text=style.plain(sweep.factor), row=rows)
     return style.finish(
         figure, 130 + 230 * rows, legend={"y": 1.09}, margin={"l": 60, "r": 20, "t": 84, "b": 50}

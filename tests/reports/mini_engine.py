@@ -1,4 +1,6 @@
-"""A toy continuous-batching engine in plain Python: just enough to fill the tables of a run with figures that hang together."""
+"""A toy continuous-batching engine in plain Python: just enough to fill the tables of a run with figures that
+hang together.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def play(
     speed: float = 1.0,
     max_seqs: int = 8,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Serve ``requests``; returns rows of the step table and of the event table. ``speed`` scales every step's cost."""
+    """Serve ``requests``; returns rows of the step table and of the event table. ``speed`` scales every
+    step's cost.
+    """
     rng = random.Random(seed)
     steps: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
@@ -121,8 +125,9 @@ def play(
         context = sum(c + q for _, q, c, _ in rows)
         cost = (4.0 + 0.16 * (prefill + decode) + 0.0011 * context) * speed * rng.uniform(0.95, 1.06)
         marks = [now + int(part * cost * MS) for part in (0.02, 0.05, 0.93, 0.97, 1.0)]
-        for request, share, mark, _ in rows:
-            event(marks[0], request, "scheduled", step_id, share, value=mark)
+        for request, share, mark, is_prefill in rows:
+            if is_prefill:
+                event(marks[0], request, "scheduled", step_id, share, value=mark)
             request.scheduled = True
             request.computed += share
             if request.computed >= request.target:

@@ -1,4 +1,6 @@
-"""Writes a run store as the workbench would: good runs, a sweep, and every kind of broken folder a reader must survive."""
+"""Writes a run store as the workbench would: good runs, a sweep, and every kind of broken folder a reader
+must survive.
+"""
 
 from __future__ import annotations
 
@@ -276,7 +278,9 @@ def write_run(
 
 
 def write_broken(root: Path) -> None:
-    """Folders that are no run: unreadable manifest, foreign content, a Parquet file that is none, an empty folder."""
+    """Folders that are no run: unreadable manifest, foreign content, a Parquet file that is none, an empty
+    folder.
+    """
     corrupt = root / "corrupt-run"
     corrupt.mkdir(parents=True)
     (corrupt / "manifest.json").write_text('{"schema_version": 1, "kind": "run", "id": "corr')
@@ -311,7 +315,9 @@ def write_sweep(
 
 
 def write_store(root: Path) -> Path:
-    """The whole store: several good runs, an invalid one, one without traces, hostile text, a sweep, broken folders."""
+    """The whole store: several good runs, an invalid one, one without traces, hostile text, a sweep, broken
+    folders.
+    """
     write_run(root, "run-a", 256, 1, 40)
     write_run(root, "run-b", 64, 1, 40)
     write_run(root, "run-invalid", 512, 2, 20, reasons=["3 of 20 requests failed (http_5xx)"], failed=3)

@@ -1,4 +1,6 @@
-"""Builds a ``SweepResult`` from a measuring function, with intervals from the blocks (normal approximation: enough to draw)."""
+"""Builds a ``SweepResult`` from a measuring function, with intervals from the blocks (normal approximation:
+enough to draw).
+"""
 
 from __future__ import annotations
 

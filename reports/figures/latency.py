@@ -1,0 +1,146 @@
+"""How latencies are distributed: ECDF of TTFT, ITL and end-to-end latency, with SLO lines, for one run or
+several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from reports.figures import style
+
+PANELS: tuple[tuple[str, str], ...] = (("ttft", "TTFT"), ("itl", "ITL"), ("e2el", "E2E latency"))
+_ECDF_POINTS = 2_000
+
+
+def latencies(requests: pd.DataFrame | None, gaps: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
+    """Samples per panel with columns ``ms`` and ``weight`` (ITL counts tokens, the others requests)."""
+    out: dict[str, pd.DataFrame] = {}
+    if requests is not None:
+        ok = requests[requests["status"] == "ok"]
+        for name, column in (("ttft", "ttft_ms"), ("e2el", "e2el_ms")):
+            out[name] = pd.DataFrame({"ms": ok[column].astype(float), "weight": 1.0}).dropna()
+    if gaps is not None:
+        out["itl"] = pd.DataFrame(
+            {"ms": gaps["itl_ms"].astype(float), "weight": gaps["tokens"].astype(float)}
+        ).dropna()
+    return out
+
+
+def ecdf(runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float] | None = None) -> go.Figure:
+    """Three panels on log axes; a colour and a dash per run, n in the legend, a vertical line per SLO.
+
+    ``runs``: label → samples as from ``latencies``. ``slo``: metric → ms.
+    """
+    shown = [p for p in PANELS if any(len(samples.get(p[0], ())) for samples in runs.values())]
+    if not shown:
+        return style.empty("No request of this run finished with a token, so there is no latency to show.")
+    figure = make_subplots(
+        rows=1, cols=len(shown), subplot_titles=[title for _, title in shown], horizontal_spacing=0.06
+    )
+    for column, (name, _) in enumerate(shown, start=1):
+        for index, (label, samples) in enumerate(runs.items()):
+            data = samples.get(name)
+            if data is None or data.empty:
+                continue
+            x, y = _steps(data)
+            count = len(data)
+            figure.add_trace(
+                go.Scatter(
+                    x=x,
+                    y=y,
+                    mode="lines",
+                    line={
+                        "shape": "hv",
+                        "width": 2,
+                        "color": style.SERIES[index % len(style.SERIES)],
+                        "dash": style.DASHES[index % len(style.DASHES)],
+                    },
+                    name=f"{style.plain(label, 40)}: {name} n = {count:,}",
+                    legend="legend" if column == 1 else f"legend{column}",
+                    showlegend=True,
+                    hovertemplate="%{y:.1f} % ≤ %{x:.4g} ms<extra></extra>",
+                ),
+                row=1,
+                col=column,
+            )
+        limit = (slo or {}).get(name)
+        if limit:
+            _slo_line(figure, limit, column)
+        low, high = _range(runs, name, limit)
+        ticks = _ticks(low, high)
+        figure.update_xaxes(
+            type="log",
+            range=[math.log10(low), math.log10(high)],
+            tickvals=ticks,
+            ticktext=[f"{t:g}" for t in ticks],
+            title_text="ms",
+            row=1,
+            col=column,
+        )
+        figure.update_yaxes(range=[0, 102], showticklabels=column == 1, row=1, col=column)
+    figure.update_yaxes(title_text="requests or tokens at most this slow (%)", row=1, col=1)
+    lines = max(len(runs), 1)
+    height = 360 + 20 * lines
+    legends = {
+        "legend" if i == 0 else f"legend{i + 1}": {
+            "orientation": "v",
+            "x": i / len(shown) + (0.012 * i),
+            "xanchor": "left",
+            "y": -76 / (height - 140),
+            "yanchor": "top",
+            "font": {"size": 12},
+        }
+        for i in range(len(shown))
+    }
+    return style.finish(figure, height, margin={"l": 64, "r": 20, "t": 40, "b": 78 + 20 * lines}, **legends)
+
+
+def _steps(data: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted values and cumulative share in percent, reduced to what a screen can show, both ends kept."""
+    ordered = data.sort_values("ms")
+    values = np.maximum(ordered["ms"].to_numpy(dtype=float), 1e-3)
+    share = 100 * np.cumsum(ordered["weight"].to_numpy(dtype=float)) / float(ordered["weight"].sum())
+    keep = list(style.thin(len(values), _ECDF_POINTS))
+    return values[keep], share[keep]
+
+
+def _slo_line(figure: go.Figure, limit: float, column: int) -> None:
+    axis = "" if column == 1 else str(column)
+    line = {"color": style.VERMILLION, "width": 1.5, "dash": "dash"}
+    figure.add_shape(
+        type="line", x0=limit, x1=limit, y0=0, y1=1, xref=f"x{axis}", yref=f"y{axis} domain", line=line
+    )
+    # Shapes take the value on a log axis, annotations take its logarithm.
+    figure.add_annotation(
+        text=f"SLO {limit:g} ms",
+        x=math.log10(limit),
+        y=0.02,
+        xref=f"x{axis}",
+        yref=f"y{axis} domain",
+        xanchor="right",
+        yanchor="bottom",
+        xshift=-4,
+        font={"color": style.VERMILLION, "size": 12},
+    )
+
+
+def _range(
+    runs: Mapping[str, Mapping[str, pd.DataFrame]], name: str, limit: float | None
+) -> tuple[float, float]:
+    found = [samples[name]["ms"] for samples in runs.values() if len(samples.get(name, ()))]
+    values = [v for f in found for v in (float(f.min()), float(f.max()))] + ([limit] if limit else [])
+    low, high = max(min(values), 1e-3), max(max(values), 1e-3)
+    return low / 1.15, high * 1.15
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of every decade, or the decades alone over a wide range."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    parts = (1, 2, 5) if math.log10(high / low) < 2.2 else (1,)
+    return [p * 10.0**d for d in decades for p in parts if low <= p * 10.0**d <= high]
