@@ -27,7 +27,9 @@ DEFAULT_EXECUTOR = "engine.executor.factory:create_executor"
 
 logger = logging.getLogger(__name__)
 
-STOP_GRACE_S = 10.0
+LAST_WORDS_S = 0.05
+"""What a core's own account of its end gets to arrive before ours is put in its place."""
+STOP_GRACE_S = 30.0
 """What the core gets to finish its step and write its trace before it is killed."""
 
 
@@ -156,6 +158,7 @@ class ProcessCoreClient:
         code = await process.wait()
         if self._stopping:
             return
+        await asyncio.sleep(LAST_WORDS_S)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         with self._context.socket(zmq.PUSH) as note:
             note.connect(outbox)

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 EXIT_STOPPED = 0
 EXIT_DIED = 1
 EXIT_START_FAILED = 2
-ORPHAN_GRACE_S = 5.0
+ORPHAN_GRACE_S = 30.0
 """How long an orphan may finish its step and write its trace before it is ended."""
 
 
@@ -119,12 +119,11 @@ def main(argv: list[str] | None = None) -> int:
     outbox.connect(arguments.outbox)
     config = EngineConfig.model_validate_json(sys.stdin.readline())
     serving = threading.Event()
-    threading.Thread(target=_watch_parent, args=(context, arguments.inbox, serving), daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(arguments.inbox, serving), daemon=True).start()
     code = _serve(config, arguments.executor, inbox, outbox, serving)
     inbox.close(linger=0)
     outbox.close(linger=1000)
-    # Not context.term(): the watching thread may hold a socket; the process ends anyway.
-    sys.stderr.flush()
+    context.term()  # waits until the last words are out, a second at most
     return code
 
 
@@ -166,7 +165,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _watch_parent(context: zmq.Context[zmq.Socket[bytes]], inbox: str, serving: threading.Event) -> None:
+def _watch_parent(inbox: str, serving: threading.Event) -> None:
     """When the front end's end of stdin closes, however it died: stop the loop, or end the process if
     there is none yet or it doesn't stop.
 
@@ -176,10 +175,13 @@ def _watch_parent(context: zmq.Context[zmq.Socket[bytes]], inbox: str, serving: 
     while os.read(0, 1024):
         pass
     if serving.is_set():
-        with context.socket(zmq.PUSH) as socket:
+        with zmq.Context().socket(
+            zmq.PUSH
+        ) as socket:  # sockets of the other context belong to the main thread
+            socket.linger = 1000  # the loop may have ended already
             socket.connect(inbox)
             socket.send(wire.encode(wire.Shutdown()))
-            time.sleep(ORPHAN_GRACE_S)
+        time.sleep(ORPHAN_GRACE_S)
     os._exit(EXIT_DIED)
 
 
