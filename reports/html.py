@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from reports.render import page
+from reports.run_page import run_context
 from reports.sweep_page import sweep_context
 from reports.sweeps import load_sweep
 from workbench.atomic import beside
+from workbench.runstore import Run
 
 REPORT_FILE = "report.html"
 
@@ -24,6 +26,16 @@ def write_sweep_report(sweep_dir: Path) -> Path:
 def sweep_html(sweep_dir: Path) -> str:
     """The page of a sweep as text."""
     return page("sweep.html.j2", **sweep_context(sweep_dir, load_sweep(sweep_dir)))
+
+
+def write_run_report(run: Run) -> Path:
+    """Write ``report.html`` into the folder of ``run``; tables that can't be read are named on the page."""
+    return write_text(run.path / REPORT_FILE, run_html(run))
+
+
+def run_html(run: Run) -> str:
+    """The page of a run as text."""
+    return page("run.html.j2", **run_context(run))
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -4,7 +4,7 @@ stamps alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,9 @@ def _waiting(state: _State) -> str:
     return PREEMPTED if state.was_preempted else QUEUE
 
 
-def _advance(state: _State, row: dict[str, Any], times: dict[int, tuple[float, float]]) -> Iterator[Span]:
+def _advance(
+    state: _State, row: Mapping[Hashable, Any], times: dict[int, tuple[float, float]]
+) -> Iterator[Span]:
     kind, now, request = row["kind"], float(row["t_s"]), str(row["request_id"])
     tokens, mark, step = (_int(row[name]) for name in ("tokens", "value", "step_id"))
     if kind == "queued":

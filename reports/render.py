@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from reports.facts import setting
 from reports.figures import style
 from reports.metric_names import change, metric_name, number, with_unit
 from reports.pairing import level_key
@@ -88,15 +89,6 @@ def moment(iso: str) -> str:
     except ValueError:
         return iso
     return f"{when.day} {when:%B %Y, %H:%M} UTC"
-
-
-def setting(value: Any) -> str:
-    """A configuration value as one line of text."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float):
-        return f"{value:g}"
-    return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def page(name: str, **context: Any) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.models import Ratio, SweepResult
+from reports.facts import Tile, fact_list, setting
 from reports.figures import noise, pareto
 from reports.figures import sweep as sweep_figures
 from reports.figures.sweep import ratio_text, sweep_metrics
-from reports.metric_names import change, metric_name, number
+from reports.metric_names import change, metric_name
 from reports.pairing import level_key, ordered_levels
-from reports.render import Figure, setting
+from reports.render import Figure
 from reports.sweeps import manifests, prove_factor
 
 SECTIONS: tuple[tuple[str, str], ...] = (
@@ -30,15 +30,6 @@ SECTIONS: tuple[tuple[str, str], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A key figure: what it is, the figure, and its small print."""
-
-    label: str
-    value: str
-    detail: str = ""
-
-
 def sweep_context(folder: Path, sweep: SweepResult) -> dict[str, Any]:
     """Everything ``sweep.html.j2`` prints."""
     metrics = sweep_metrics(sweep)
@@ -52,7 +43,7 @@ def sweep_context(folder: Path, sweep: SweepResult) -> dict[str, Any]:
         "level_names": [level_key(level.value) for level in levels],
         "tiles": tiles(sweep),
         "flagged": any(ratio.flagged for level in levels for ratio in level.ratio.values()),
-        "figures": _figures(sweep),
+        "figures": sweep_figures_of(sweep),
         "proof": prove_factor(sweep, manifests(folder, sweep)),
         "boundary": _boundary(sweep),
         "confirmation": _confirmation(sweep, metrics),
@@ -111,7 +102,8 @@ def interval(ratio: Ratio) -> str:
     return f"95 % interval {change(ratio.low)} to {change(ratio.high)}"
 
 
-def _figures(sweep: SweepResult) -> dict[str, Figure]:
+def sweep_figures_of(sweep: SweepResult) -> dict[str, Figure]:
+    """The figures of a sweep's page by name."""
     return {
         "response": Figure(
             "fig-response",
@@ -197,10 +189,4 @@ def _environment(sweep: SweepResult) -> list[tuple[str, list[tuple[str, str]]]]:
         ("Calibration", sweep.calibration),
         ("Design", sweep.design),
     )
-    return [(title, [(key, _fact(key, value)) for key, value in part.items()]) for title, part in parts]
-
-
-def _fact(key: str, value: Any) -> str:
-    if key.endswith("_bytes") and isinstance(value, int):
-        return f"{value / 2**30:.1f} GiB"
-    return number(value) if isinstance(value, float) else setting(value)
+    return [(title, fact_list(part)) for title, part in parts]

@@ -45,10 +45,11 @@ class StepView:
 def step_view(steps: pd.DataFrame, spans: Sequence[Span], index: int) -> StepView:
     """Look into row ``index`` of ``steps``; ``spans`` as from ``lifecycle.engine_spans``.
 
-    Prefill shares are noted by the engine chunk by chunk. A request decodes one token in every step between its
-    last chunk and its end, so decode shares follow from the spans and are checked against the step's counter.
+    Prefill shares are noted by the engine chunk by chunk. A request decodes one token in every step between
+    its last chunk and its end, so decode shares follow from the spans and are checked against the step's
+    counter.
     """
-    step: dict[str, Any] = steps.iloc[index].to_dict()
+    step = {str(key): value for key, value in steps.iloc[index].to_dict().items()}
     start = float(step["start_s"])
     prefills = [
         Share(s.request_id, PREFILL, s.tokens or 0)
@@ -59,7 +60,10 @@ def step_view(steps: pd.DataFrame, spans: Sequence[Span], index: int) -> StepVie
     decodes = [
         Share(s.request_id, DECODE, 1)
         for s in spans
-        if s.phase == DECODE and s.start_s <= start + _NOW and s.end_s > start + _NOW and s.request_id not in busy
+        if s.phase == DECODE
+        and s.start_s <= start + _NOW
+        and s.end_s > start + _NOW
+        and s.request_id not in busy
     ]
     waiting = [
         Waiting(s.request_id, 1000 * (start - s.start_s), s.phase == PREEMPTED)

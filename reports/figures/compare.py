@@ -17,7 +17,9 @@ DEFAULT: tuple[str, ...] = ("ttft_p50", "itl_p50", "itl_p99", "e2el_p50", "outpu
 
 
 def metrics(runs: Mapping[str, Mapping[str, Any]], chosen: tuple[str, ...] = DEFAULT) -> go.Figure:
-    """A panel per metric. ``runs``: label → ``metrics.json``; bars are the stored bootstrap intervals of a run."""
+    """A panel per metric. ``runs``: label → ``metrics.json``; bars are the stored bootstrap intervals of a
+    run.
+    """
     values = {label: flat(found) for label, found in runs.items()}
     shown = [m for m in chosen if any(v.get(m) is not None for v in values.values())]
     if not shown:
@@ -47,7 +49,12 @@ def metrics(runs: Mapping[str, Mapping[str, Any]], chosen: tuple[str, ...] = DEF
                     y=[names[number]],
                     mode="markers",
                     marker={"size": 11, "color": colour},
-                    error_x={"type": "data", "symmetric": False, "array": [high - value], "arrayminus": [value - low]}
+                    error_x={
+                        "type": "data",
+                        "symmetric": False,
+                        "array": [high - value],
+                        "arrayminus": [value - low],
+                    }
                     | {"color": colour, "thickness": 2.5, "width": 5}
                     if low is not None and high is not None
                     else None,

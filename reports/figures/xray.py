@@ -12,7 +12,9 @@ from reports.xray import StepView
 
 
 def budget(view: StepView, limit: int | None) -> go.Figure:
-    """The step's tokens as one bar, a piece per request; the rest of the budget (``limit`` tokens) stays open."""
+    """The step's tokens as one bar, a piece per request; the rest of the budget (``limit`` tokens) stays
+    open.
+    """
     if not view.shares:
         return style.empty("This step computed no tokens.", 150)
     figure = go.Figure()
@@ -28,7 +30,7 @@ def budget(view: StepView, limit: int | None) -> go.Figure:
                     name=f"{phase} (n = {len(part)} requests, {sum(s.tokens for s in part)} tokens)",
                     legendgroup=phase,
                     showlegend=number == 0,
-                    hovertemplate=f"{style.plain(share.request_id, 40)}: {share.tokens} {phase}<extra></extra>",
+                    hovertemplate=f"{style.plain(share.request_id, 40)}: {share.tokens}<extra></extra>",
                 )
             )
     used = sum(share.tokens for share in view.shares)
