@@ -10,9 +10,9 @@ from engine.plan import StepPlan, StepResult
 class Executor(Protocol):
     """Contract. One thread calls it; plans arrive in ``step_id`` order.
 
-    ``execute`` must apply ``finished_request_ids``/``preempted_request_ids`` first, then enter ``new_requests``,
-    then run. It never fails for one request's sake: bad requests are refused at the front end. Any exception
-    ends the engine.
+    ``execute`` must apply ``finished_request_ids`` and ``preempted_request_ids`` first, then enter
+    ``new_requests``, then run. It never fails for one request's sake: bad requests are refused at the front
+    end. Any exception ends the engine.
     """
 
     @property

@@ -76,11 +76,11 @@ def load_model_config(source: ModelSource) -> ModelDescription:
     config = config_from_hf(raw, str(source.path))
     generation_path = source.path / "generation_config.json"
     generation = read_json(generation_path) if generation_path.is_file() else {}
-    eos = generation.get("eos_token_id", raw.get("eos_token_id"))
+    eos = generation.get("eos_token_id")
     return ModelDescription(
         source=source,
         config=config,
-        eos_token_ids=_ids(eos),
+        eos_token_ids=_ids(raw.get("eos_token_id") if eos is None else eos),
         sliding_window=hf_sliding_window(raw),
         generation_defaults={
             key: float(generation[key])

@@ -103,6 +103,17 @@ def test_what_the_model_says_of_itself(tmp_path: Path) -> None:
         described.max_model_len(513)
 
 
+@pytest.mark.parametrize("generation", [{}, {"eos_token_id": None}, None])
+def test_eos_falls_back_to_the_config(generation: dict[str, Any] | None, tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path, eos_token_id=[7, 2])
+    path = folder / "generation_config.json"
+    if generation is None:
+        path.unlink()
+    else:
+        path.write_text(json.dumps(generation))
+    assert load_model_config(resolve_model(str(folder))).eos_token_ids == (7, 2)
+
+
 def test_sliding_window_limits_the_context(tmp_path: Path) -> None:
     described = load_model_config(
         ModelSource("m", "folder", make_tiny_model(tmp_path, "MistralForCausalLM", sliding_window=128))

@@ -183,6 +183,23 @@ def test_touched_but_intact_file_is_verified_once(index: Index) -> None:
     assert index.downloads == 1
 
 
+def test_progress_goes_to_stderr_by_default(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    fetch_model("tiny")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    stages = ["tiny: download (1 MB)", "tiny: verify (1 MB)", "tiny: unpack (1 MB)"]
+    assert captured.err.splitlines() == stages
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ModelLoadError, match=r"model='tiny': can't be stored in .*: Not a directory"):
+        fetch_model("tiny", lambda *_: None)
+
+
 def test_remains_of_a_killed_fetch_are_cleared(index: Index, tmp_path: Path) -> None:
     remains = tmp_path / "cache" / "models" / "tiny" / "fetch-killed"
     remains.mkdir(parents=True)
