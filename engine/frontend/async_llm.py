@@ -126,7 +126,7 @@ class AsyncLLM:
         """
         self._require_alive()
         request = await self._process(prompt, params, request_id, priority, cache_salt)
-        self._admit(params.n)
+        self._admit()
         async with aclosing(self._stream(request)) as stream:
             async for output in stream:
                 yield output
@@ -144,7 +144,7 @@ class AsyncLLM:
         Raises: as :meth:`generate`.
         """
         self._require_alive()
-        self._admit(params.beam_width)
+        self._admit()
         search = BeamSearch(self._processor, prompt, params)
 
         async def expand(token_ids: list[int]) -> RequestOutput:
@@ -156,8 +156,11 @@ class AsyncLLM:
             return merge_deltas(deltas, 1)
 
         while not search.done:
-            async with asyncio.TaskGroup() as group:
-                beams = [group.create_task(expand(token_ids)) for token_ids in search.prompts]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    beams = [group.create_task(expand(token_ids)) for token_ids in search.prompts]
+            except ExceptionGroup as failures:  # one beam's failure is the request's
+                raise failures.exceptions[0] from None
             search.advance([beam.result() for beam in beams])
         return search.result(request_id)
 
@@ -225,7 +228,7 @@ class AsyncLLM:
             return await asyncio.to_thread(work)
         return work()
 
-    def _admit(self, sequences: int) -> None:
+    def _admit(self) -> None:
         """Queue limit: what the last step saw waiting, or what must be waiting by count, whichever is
         more.
         """

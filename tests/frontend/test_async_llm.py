@@ -14,6 +14,7 @@ from engine.core.client import ProcessCoreClient
 from engine.errors import EngineDeadError, InvalidInputError, ModelLoadError, QueueFullError
 from engine.frontend import async_llm
 from engine.frontend.async_llm import AsyncLLM
+from engine.frontend.beam_search import BeamSearchParams
 from engine.frontend.outputs import RequestOutput
 from engine.messages import FinishReason
 from engine.sampling_params import SamplingParams
@@ -223,3 +224,10 @@ async def test_a_failed_start_says_why_in_one_line(
 ) -> None:
     with pytest.raises(kind, match=message):  # type: ignore[call-overload]
         await start(factory)
+
+
+async def test_death_ends_a_beam_search_with_one_plain_error() -> None:
+    async with running("exiting") as engine:
+        with pytest.raises(EngineDeadError, match="exit code 7"):
+            await engine.beam_search([0, 1], BeamSearchParams(beam_width=2), "r")
+        assert engine._outputs.num_sequences == 0
