@@ -97,7 +97,8 @@ def _count(request: web.Request, status: int) -> None:
     metrics = request.app[STATE].metrics
     resource = request.match_info.route.resource
     template = resource.canonical if resource is not None else "unknown"
-    metrics.http_requests.labels(handler=template, method=request.method, status=str(status)).inc()
+    method = request.method if request.method in hdrs.METH_ALL else "other"
+    metrics.http_requests.labels(handler=template, method=method, status=str(status)).inc()
     if status == 429:
         metrics.admission_rejections.inc()
 

@@ -27,6 +27,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     state = request.app[STATE]
     body = await read_struct(request, ChatCompletionRequest)
     state.check_model(body.model)
+    state.check_priority(body.priority)
     params = chat_params(body)
     prompt = await render_chat(state.engine.tokenizer, body)
     request_id = request_id_of(request)

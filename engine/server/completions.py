@@ -29,6 +29,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     state = request.app[STATE]
     body = await read_struct(request, CompletionRequest)
     state.check_model(body.model)
+    state.check_priority(body.priority)
     params = completion_params(body)
     prompts = await encode_prompts(
         state.engine.tokenizer, split_prompts(body.prompt), body.add_special_tokens

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from engine.config import EngineConfig
-from engine.server.errors import ApiError
+from engine.server.errors import ApiError, bad_request
 from engine.server.inflight import Inflight
 from engine.server.metrics import ServerMetrics
 from engine.server.options import ServerOptions
@@ -38,6 +38,14 @@ class ServerState:
                 f"model={model!r:.120}: does not exist here; this server serves {self.model_name!r}",
                 param="model",
                 code="model_not_found",
+            )
+
+    def check_priority(self, priority: int) -> None:
+        """Refuse a priority that the scheduling policy would ignore."""
+        if priority and self.config.scheduling_policy != "priority":
+            raise bad_request(
+                "priority",
+                f"priority={priority}: only 0 unless the server runs with --scheduling-policy priority",
             )
 
 

@@ -72,6 +72,8 @@ class FakeEngine:
     submitted: list[Submitted] = field(default_factory=list)
     beam_searches: list[BeamSearchParams] = field(default_factory=list)
     active: set[str] = field(default_factory=set)
+    stalled: set[str] = field(default_factory=set)
+    """Requests that reached ``stall_after``."""
     aborted: list[str] = field(default_factory=list)
     stats: SchedulerStats | None = None
     dead_error: BaseException | None = None
@@ -159,6 +161,7 @@ class FakeEngine:
         decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(params.n)]
         for position, token in enumerate(tokens[:limit]):
             if position == self.stall_after:
+                self.stalled.add(request_id)
                 await self.released.wait()
             await asyncio.sleep(0)
             if self.dead_error is not None:

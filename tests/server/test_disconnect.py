@@ -53,7 +53,7 @@ async def test_abort(
     engine.stall_after = stall_after
     writer = await _send(server, path, {**body, "stream": stream})
     expected = len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1
-    await until(lambda: len(engine.active) == expected)
+    await until(lambda: len(engine.stalled) == expected)
     if how == "reset":
         writer.transport.abort()
     else:
@@ -68,7 +68,7 @@ async def test_others_go_on(server: TestServer, engine: FakeEngine) -> None:
     engine.stall_after = 2
     leaving = await _send(server, "/v1/completions", {"prompt": "leaving", "stream": True})
     staying = asyncio.create_task(_complete(server, "staying"))
-    await until(lambda: len(engine.active) == 2)
+    await until(lambda: len(engine.stalled) == 2)
     leaving.close()
     await until(lambda: len(engine.active) == 1)
     engine.released.set()

@@ -92,7 +92,7 @@ async def _post(session: aiohttp.ClientSession, server: Running, stream: bool) -
 async def _both(session: aiohttp.ClientSession, server: Running) -> asyncio.Future[list[tuple[int, str]]]:
     """A whole and a streamed answer, both in the middle."""
     tasks = [asyncio.create_task(_post(session, server, stream)) for stream in (False, True)]
-    await until(lambda: len(server.engine.active) == 2)
+    await until(lambda: len(server.engine.stalled) == 2)
     return asyncio.gather(*tasks)
 
 

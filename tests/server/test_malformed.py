@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import TestServer
 
+from engine.server import parsing
 from tests.server.fake_engine import MAX_MODEL_LEN, FakeEngine
 
 OK_CHAT = [{"role": "user", "content": "hi"}]
@@ -85,6 +88,7 @@ COMPLETIONS: list[tuple[str, dict[str, Any], str]] = [
     ("response_format", {"response_format": {"type": "json_object"}}, "response_format"),
     ("guided_json", {"guided_json": {}}, "guided_json"),
     ("logits_processors", {"logits_processors": ["x"]}, "logits_processors"),
+    ("priority under fcfs", {"priority": 1}, "priority"),
     ("priority a text", {"priority": "high"}, "priority"),
     ("n beyond all memory", {"n": 2**62}, "n"),
     ("beam search with top_p", {"use_beam_search": True, "top_p": 0.5}, "top_p"),
@@ -229,6 +233,20 @@ async def test_unknown_model(http: aiohttp.ClientSession, path: str) -> None:
     async with http.post(path, json={"model": "gpt-9", **body}) as response:
         error = await _check(response, 404, "model")
     assert error["code"] == "model_not_found"
+
+
+async def test_body_that_never_ends(
+    server: TestServer, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "BODY_TIMEOUT_S", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b'Content-Length: 100\r\n\r\n{"prompt"'
+    )
+    assert b" 408 " in await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    assert engine.submitted == []
 
 
 async def test_wrong_content_type(http: aiohttp.ClientSession) -> None:

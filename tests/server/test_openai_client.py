@@ -6,6 +6,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from engine.config import EngineConfig
 from engine.frontend.beam_search import BeamSearchParams
 from tests.server.fake_engine import EOS, FakeEngine
 
@@ -159,6 +160,17 @@ async def test_scoring_a_prompt(client: AsyncOpenAI, engine: FakeEngine) -> None
     assert answer.usage.completion_tokens == 0
 
 
+class TestPriorityPolicy:
+    @pytest.fixture
+    def engine(self) -> FakeEngine:
+        return FakeEngine(config=EngineConfig.create(model="fake", scheduling_policy="priority"))
+
+    async def test_priority_arrives(self, client: AsyncOpenAI, engine: FakeEngine) -> None:
+        await client.completions.create(model="fake", prompt="hi", extra_body={"priority": -3})
+        await client.chat.completions.create(model="fake", messages=ASK, extra_body={"priority": 5})
+        assert [submitted.priority for submitted in engine.submitted] == [-3, 5]
+
+
 async def test_every_sampling_field_arrives(client: AsyncOpenAI, engine: FakeEngine) -> None:
     await client.completions.create(
         model="fake",
@@ -184,7 +196,7 @@ async def test_every_sampling_field_arrives(client: AsyncOpenAI, engine: FakeEng
             "allowed_token_ids": [65, 66],
             "prompt_logprobs": 1,
             "skip_special_tokens": False,
-            "priority": -3,
+            "priority": 0,
             "cache_salt": "salt",
             "metadata": {"a": "b"},
             "suffix": None,
@@ -193,7 +205,7 @@ async def test_every_sampling_field_arrives(client: AsyncOpenAI, engine: FakeEng
     )
     submitted = engine.submitted[0]
     params = submitted.params
-    assert (submitted.priority, submitted.cache_salt) == (-3, "salt")
+    assert (submitted.priority, submitted.cache_salt) == (0, "salt")
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.5, 0.9, 4, 0.05)
     assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.1, 0.2, 1.1)
     assert (params.seed, params.stop, params.logit_bias) == (7, ("x", "y"), {5: 1.5})
