@@ -1,4 +1,4 @@
-"""``python -m tests.differential --scenarios 5000 [--backend cpu] [--first 0]``: the long differential test."""
+"""``python -m tests.differential --scenarios 5000 [--backend cpu] [--first 0]``: the long run."""
 
 from __future__ import annotations
 

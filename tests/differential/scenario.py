@@ -1,4 +1,4 @@
-"""A random scenario, fixed by its seed: an engine configuration built to hurt, requests that come and vanish."""
+"""A random scenario, fixed by its seed: an engine configuration built to hurt, requests that vanish."""
 
 from __future__ import annotations
 

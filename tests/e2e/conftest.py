@@ -21,10 +21,6 @@ def smollm2_gguf() -> Path:
 @pytest.fixture(scope="session")
 def oracle(smollm2_gguf: Path) -> Any:
     """transformers' own loading of the same file, dequantised to float32."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    from tests.helpers.gguf_oracle import transformers_from_gguf
 
-    model = AutoModelForCausalLM.from_pretrained(
-        str(smollm2_gguf.parent), gguf_file=smollm2_gguf.name, dtype=torch.float32
-    )
-    return model.eval()
+    return transformers_from_gguf(smollm2_gguf)
