@@ -78,12 +78,20 @@ class Run:
     def table(self, name: str) -> pd.DataFrame | None:
         """Table ``name`` (``requests``, ``steps`` ...), or None when the run has none.
 
-        Integer columns with nulls keep their type (nullable ``Int64``), so stamps never pass through a float.
+        Integer columns are nullable (``Int64``), so stamps never pass through a float.
 
         Raises:
             InvalidInputError: ``name`` is no table name.
             RunCorruptError: the file can't be read.
         """
+        table = self.arrow(name)
+        if table is None:
+            return None
+        frame: pd.DataFrame = table.to_pandas(types_mapper=_nullable().get)
+        return frame
+
+    def arrow(self, name: str) -> pa.Table | None:
+        """As :meth:`table`, as an Arrow table."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -91,11 +99,9 @@ class Run:
         if not path.is_file():
             return None
         try:
-            table = pq.read_table(path)
+            return pq.read_table(path)
         except (pa.ArrowException, OSError) as error:
             raise RunCorruptError(f"{path}: {error}") from None
-        frame: pd.DataFrame = table.to_pandas(types_mapper=_nullable().get)
-        return frame
 
     def tables(self) -> list[str]:
         """Names of the tables that lie in the folder."""

@@ -14,10 +14,12 @@ import numpy as np
 from workbench.metrics.columns import Floats, Ints
 
 PERCENTILES = (50, 90, 95, 99)
-_INTERVALS = ("p50", "p99", "mean")
+RESAMPLED = ("p50", "p99", "mean")
+"""Statistics that get an interval."""
 _REPLICATES = 1000
+_FEWEST = 200
 _WORK = 20_000_000
-"""Values touched at most by one bootstrap: large samples get fewer replicates (never under 200)."""
+"""Values touched at most by one bootstrap: large samples get fewer replicates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,17 +89,29 @@ def summary(sample: Sample, seed: int = 0) -> dict[str, Any]:
 def intervals(sample: Sample, seed: int) -> dict[str, list[float]]:
     """95 % percentile-bootstrap intervals of p50, p99 and the mean, resampling requests. Empty with fewer
     than two."""
+    drawn = replicates(sample, seed)
+    if drawn is None:
+        return {}
+    low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
+    return {name: [float(low[i]), float(high[i])] for i, name in enumerate(RESAMPLED)}
+
+
+def replicates(sample: Sample, seed: int) -> Floats | None:
+    """[replicates, 3] p50, p99 and mean of resampled requests; None with fewer than two requests.
+
+    Args:
+        sample: values ascending, as :meth:`Sample.sorted` gives them.
+    """
     owners, position = np.unique(sample.owner, return_inverse=True)
     if len(owners) < 2:
-        return {}
+        return None
     rng = np.random.default_rng(seed)
-    replicates = max(200, min(_REPLICATES, _WORK // max(len(sample.values), 1)))
-    drawn = np.empty((replicates, len(_INTERVALS)))
+    count = max(_FEWEST, min(_REPLICATES, _WORK // max(len(sample.values), 1)))
+    drawn = np.empty((count, len(RESAMPLED)))
     for row in drawn:
         times = np.bincount(rng.integers(0, len(owners), len(owners)), minlength=len(owners))
         weight = times[position] * sample.weight
         row[0] = quantile(sample.values, weight, 0.50)
         row[1] = quantile(sample.values, weight, 0.99)
         row[2] = weight @ sample.values / weight.sum()
-    low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
-    return {name: [float(low[i]), float(high[i])] for i, name in enumerate(_INTERVALS)}
+    return drawn

@@ -1,0 +1,139 @@
+"""What ``bench`` shows: one live line while it runs, tables when it is done."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from workbench.load.progress import BenchProgress
+from workbench.metrics.flat import LATENCIES
+from workbench.runstore import Run
+
+_COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
+
+
+class LiveLine:
+    """Redrawn twice a second at most: drawing costs time of the cores that are measured."""
+
+    def __init__(self, console: Console, enabled: bool) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=console,
+            refresh_per_second=2,
+            transient=True,
+            disable=not enabled,
+        )
+        self._task: TaskID | None = None
+        self._phase = ""
+
+    def __enter__(self) -> LiveLine:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, now: BenchProgress) -> None:
+        """The run's callback."""
+        if self._task is None or now.phase != self._phase:
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            self._phase = now.phase
+            self._task = self._progress.add_task(now.phase, total=now.planned or None, text="")
+        self._progress.update(self._task, total=now.planned or None, completed=now.done, text=live_text(now))
+
+
+def live_text(now: BenchProgress) -> str:
+    """``12/48 done · 5 in flight · 1 failed · 61 tok/s · 0:20 left``"""
+    if not now.planned:
+        return ""
+    parts = [f"{now.done}/{now.planned} done", f"{now.in_flight} in flight"]
+    if now.failed:
+        parts.append(f"{now.failed} failed")
+    if now.elapsed_s > 0 and now.tokens:
+        parts.append(f"{now.tokens / now.elapsed_s:.0f} tok/s")
+    if now.eta_s is not None:
+        minutes, seconds = divmod(round(now.eta_s), 60)
+        parts.append(f"{minutes}:{seconds:02d} left")
+    return " · ".join(parts)
+
+
+def summary_view(run: Run) -> Group:
+    """Load, latency, throughput, goodput and validity of a stored run."""
+    metrics = run.metrics()
+    if metrics is None:
+        return Group(Text(f"run {run.id}: {run.manifest.status}, no metrics"))
+    parts: list[Any] = [_headline(run, metrics), _latency_table(metrics["latency"], "latency, ms")]
+    groups = metrics.get("groups") or {}
+    if len(groups) > 1:
+        parts += [_latency_table(part["latency"], f"{name}, ms", brief=True) for name, part in groups.items()]
+    return Group(*parts, *_footer(metrics))
+
+
+def _headline(run: Run, metrics: dict[str, Any]) -> Text:
+    counts, load, rates = metrics["counts"], metrics["load"], metrics["throughput"]
+    offered = f", offered {load['offered_rate']:.2f}/s" if load.get("offered_rate") else ""
+    lag = load.get("lag_p99_ms")
+    return Text(
+        f"{run.manifest.workload.get('name')} on {run.manifest.target.model} ({run.manifest.target.kind}): "
+        f"{load['loop']} loop{offered}, "
+        f"{counts['ok']} ok, {counts['failed']} failed, {counts['cancelled']} cancelled "
+        f"in {metrics['window']['duration_s']:.1f} s\n"
+        f"output {_show(rates['output_tok_s'])} tok/s, total {_show(rates['total_tok_s'])} tok/s, "
+        f"{_show(rates['request_s'])} requests/s, peak concurrency {load['peak_concurrency']}, "
+        f"dispatch lag p99 {_show(lag)} ms"
+    )
+
+
+def _latency_table(latency: dict[str, Any], title: str, brief: bool = False) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for column in (*_COLUMNS, "n", "95 % of p50"):
+        table.add_column(column, justify="right")
+    for name in LATENCIES:
+        summary = latency[name]
+        if not summary["n"] or (brief and name not in ("ttft", "itl", "tpot", "e2el")):
+            continue
+        low, high = summary["ci"].get("p50", (None, None))
+        interval = "" if low is None else f"{_show(low)} … {_show(high)}"
+        cells = [_show(summary[c]) + ("?" if c == "p99" and summary["p99_flagged"] else "") for c in _COLUMNS]
+        table.add_row(name, *cells, str(summary["n"]), interval)
+    return table
+
+
+def _footer(metrics: dict[str, Any]) -> list[Text]:
+    lines = []
+    if any(s["p99_flagged"] and s["n"] for s in metrics["latency"].values()):
+        lines.append(Text("? fewer than ten values lie beyond this p99", style="dim"))
+    goodput = metrics.get("goodput")
+    if goodput is not None and goodput["offered"]:
+        missed = ", ".join(f"{key} {count}" for key, count in goodput["missed_by"].items() if count)
+        lines.append(
+            Text(
+                f"goodput {goodput['slo']}: {goodput['good']} of {goodput['offered']} offered "
+                f"({goodput['ratio']:.0%}), {_show(goodput['good_s'])}/s"
+                + (f"; missed by: {missed}" if missed else "")
+                + (f"; {goodput['vacuous']} without the measured value" if goodput["vacuous"] else "")
+            )
+        )
+    reasons = metrics["validity"]["reasons"]
+    lines.append(
+        Text("valid", style="green") if not reasons else Text("INVALID: " + "; ".join(reasons), style="red")
+    )
+    return lines
+
+
+def _show(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
