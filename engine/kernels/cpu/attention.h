@@ -8,11 +8,10 @@
 // tiles are then kept as partial results and merged, in the same order, by `merge_split`.
 #pragma once
 
-#include <atomic>
 #include <vector>
 
 #include "kv_cache.h"
-#include "linear.h"
+#include "stage.h"
 #include "value_tile.h"
 
 namespace wb {
@@ -104,21 +103,20 @@ class PagedAttention {
   }
   size_t partial_bytes(const AttentionPlan& plan) const { return static_cast<size_t>(plan.partials) * partial_floats_ * 4; }
 
-  // Take units from `counter` until none is left. `query` is [T, heads, dim_words], `out` [T, out_stride] elements of T.
+  // All units of the plan, shared by the team. `query` is [T, heads, dim_words], `out` [T, out_stride] elements of T.
   void run(const AttentionPlan& plan, const AttentionBatch& batch, const char* layer, const uint32_t* query, T* out,
-           size_t out_stride, float* partials, char* scratch_memory, std::atomic<int>& counter) const {
+           size_t out_stride, float* partials, char* scratch_memory, Stage& stage) const {
     const Scratch scratch = carve(scratch_memory);
-    const int count = static_cast<int>(plan.units.size());
-    for (int i; (i = counter.fetch_add(1, std::memory_order_relaxed)) < count;)
+    stage.run(static_cast<int>(plan.units.size()), [&](int i) {
       attend(plan.units[static_cast<size_t>(i)], batch, layer, query, out, out_stride, partials, scratch);
+    });
   }
 
-  // After a barrier: merge the tiles of contexts that were split.
+  // Afterwards: merge the tiles of contexts that were split.
   void merge_split(const AttentionPlan& plan, T* out, size_t out_stride, const float* partials, char* scratch_memory,
-                   Team team) const {
+                   Stage& stage) const {
     const Scratch scratch = carve(scratch_memory);
-    const int count = static_cast<int>(plan.splits.size());
-    for (int i = team.thread; i < count; i += team.threads) {
+    stage.run(static_cast<int>(plan.splits.size()), [&](int i) {
       const SplitRow& split = plan.splits[static_cast<size_t>(i)];
       start_rows(scratch, group_);
       for (int tile = 0; tile < split.tiles; ++tile) {
@@ -126,7 +124,7 @@ class PagedAttention {
         merge_tile(scratch, p, p + group_, p + 2 * group_, group_);
       }
       write_rows(scratch, out, out_stride, split.row, split.kv_head, group_);
-    }
+    });
   }
 
  private:

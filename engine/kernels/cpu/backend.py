@@ -32,9 +32,9 @@ def usable_cores() -> int:
 class CpuBackend:
     """A :class:`engine.models.backend.ModelBackend` on native kernels.
 
-    Matrices multiply in the weights' dtype with float32 accumulation; the residual stream, norms, rotation and
-    softmax are float32. A row's logits are the same bits whatever shares its batch and however its prompt was
-    cut into chunks: every sum runs in an order that depends on the row alone.
+    Matrices multiply in the weights' dtype with float32 accumulation; the residual stream, norms, rotation
+    and softmax are float32. A row's logits are the same bits whatever shares its batch and however its
+    prompt was cut into chunks: every sum runs in an order that depends on the row alone.
 
     Args:
         weights: float32 or bfloat16. Matrices are packed into an own copy; only the embedding is kept.

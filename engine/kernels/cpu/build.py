@@ -1,4 +1,4 @@
-"""Builds the native kernels at first use: one call of the system's C++ compiler, a few seconds, once per machine.
+"""Builds the native kernels at first use: one call of the system's C++ compiler, a few seconds, once.
 
 The shared library goes into the user's cache, named by a hash of the sources, the flags, the compiler and the
 CPU's features, so that neither an update nor a home folder shared between machines can load the wrong one.
@@ -24,7 +24,8 @@ _LOCK_TIMEOUT_S = 300.0
 _COMPILE_TIMEOUT_S = 240.0
 
 InstructionSet = Literal["native", "avx512", "avx2", "portable"]
-"""native: all that this CPU has. The others are subsets, for tests and comparisons (``WORKBENCH_CPU_ISA``)."""
+"""native: all that this CPU has. The others are subsets, for tests and comparisons
+(``WORKBENCH_CPU_ISA``)."""
 
 _X86_FLAGS: dict[str, tuple[str, ...]] = {
     "native": ("-march=native",),
@@ -56,7 +57,7 @@ def find_compiler() -> str:
         if path:
             return path
     raise KernelBuildError(
-        f"C++ compiler {wanted or 'g++ or clang++'} not found: install one (for example g++) for the fast kernels"
+        f"C++ compiler {wanted or 'g++ or clang++'} not found: install one (for example g++) for fast kernels"
     )
 
 

@@ -23,16 +23,16 @@ void linear_once(const void* weight, const void* bias, const void* x, int m, int
                 reinterpret_cast<T*>(rows.as<uint32_t>() + static_cast<size_t>(r) * words));
   const size_t widened_bytes = words * wb::kTileVecs * 64;
   wb::Buffer widened(widened_bytes * static_cast<size_t>(threads));
-  std::atomic<int> counter{0};
+  wb::Stage stage;
 #pragma omp parallel num_threads(threads)
   {
-    const wb::Team team{omp_get_thread_num(), omp_get_num_threads()};
-    char* own = widened.as<char>() + widened_bytes * static_cast<size_t>(team.thread);
+    char* own = widened.as<char>() + widened_bytes * static_cast<size_t>(omp_get_thread_num());
+    const auto x_rows = [&] { return rows.as<uint32_t>(); };
     if (gated)
-      wb::run_linear<T>(lin, rows.as<uint32_t>(), words, m, team, counter, own,
+      wb::run_linear<T>(lin, x_rows, words, m, threads, stage, own,
                         wb::GatedSilu<T>{static_cast<T*>(out), static_cast<size_t>(n / 2)});
     else
-      wb::run_linear<T>(lin, rows.as<uint32_t>(), words, m, team, counter, own,
+      wb::run_linear<T>(lin, x_rows, words, m, threads, stage, own,
                         wb::StoreFloat{static_cast<float*>(out), static_cast<size_t>(n)});
   }
 }

@@ -79,7 +79,8 @@ def pointer(tensor: torch.Tensor | None, dtype: torch.dtype) -> int | None:
         return None
     if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
         raise ValueError(
-            f"native kernels: wanted a contiguous CPU tensor of {dtype}, got {tensor.dtype} on {tensor.device}"
+            f"native kernels: wanted a contiguous CPU tensor of {dtype}, "
+            f"got {tensor.dtype} on {tensor.device}"
         )
     return tensor.data_ptr()
 

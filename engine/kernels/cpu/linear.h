@@ -5,10 +5,10 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 
 #include "buffer.h"
+#include "stage.h"
 #include "tile.h"
 
 namespace wb {
@@ -17,13 +17,8 @@ constexpr int kPanelVecs = 2;
 constexpr int kPanelColumns = kPanelVecs * kLanes;
 constexpr int kRowBlock = 16 * kTileRows;  // rows of one unit of work when there are many rows
 constexpr int kManyRows = 64;
+constexpr int kUnitsPerThread = 8;
 constexpr size_t kWeightPrefetchBytes = 2048;
-
-// A thread's place in the team, and counters for work handed out dynamically (one per stage, zero at its start).
-struct Team {
-  int thread;
-  int threads;
-};
 
 struct Linear {
   int n = 0;
@@ -177,28 +172,26 @@ void linear_block(const Linear& lin, const uint32_t* x, size_t x_words, int row_
 
 constexpr int kPanelsPerTile = kTileVecs / kPanelVecs;
 
-// This thread's share of y = x . W^T over `m` rows. Few rows: a fixed run of panels per thread, one stream of weights each.
-// Many rows: blocks of (panels, rows) taken from `counter`.
-template <class T, class Out>
-void run_linear(const Linear& lin, const uint32_t* x, size_t x_words, int m, Team team, std::atomic<int>& counter,
-                char* widened, const Out& out) {
-  if (m <= 0) return;
-  const auto block = [&](int panel, int panel_end, int row_begin, int row_end) {
-    linear_block<T>(lin, x, x_words, row_begin, row_end, panel, std::min(kPanelsPerTile, panel_end - panel), widened, out);
-  };
-  if (m <= kManyRows) {
-    const int begin = static_cast<int>(static_cast<int64_t>(lin.panels) * team.thread / team.threads);
-    const int end = static_cast<int>(static_cast<int64_t>(lin.panels) * (team.thread + 1) / team.threads);
-    for (int panel = begin; panel < end; panel += kPanelsPerTile) block(panel, end, 0, m);
-    return;
-  }
-  const int row_blocks = ceil_div(m, kRowBlock);
-  const int units = ceil_div(lin.panels, kPanelsPerTile) * row_blocks;
-  for (int unit; (unit = counter.fetch_add(1, std::memory_order_relaxed)) < units;) {
-    const int panel = unit / row_blocks * kPanelsPerTile;
-    const int row = unit % row_blocks * kRowBlock;
-    block(panel, lin.panels, row, std::min(m, row + kRowBlock));
-  }
+// y = x . W^T over `m` rows, shared by the team. `rows()` gives x (packed words, `x_words` a row); it is called by threads
+// that take a unit, so a thread may prepare a private copy in it. Few rows: a unit is a run of panels, one stream of weights.
+// Many rows: a unit is the panels of one tile and a block of rows.
+template <class T, class Rows, class Out>
+void run_linear(const Linear& lin, Rows&& rows, size_t x_words, int m, int threads, Stage& stage, char* widened,
+                const Out& out) {
+  const int row_block = m <= kManyRows ? m : kRowBlock;
+  const int row_blocks = ceil_div(m, row_block);
+  const int groups = ceil_div(lin.panels, kPanelsPerTile);
+  const int run = row_blocks > 1 ? 1 : std::max(1, groups / (kUnitsPerThread * threads));
+  const uint32_t* x = nullptr;
+  stage.run(ceil_div(groups, run) * row_blocks, [&](int unit) {
+    if (!x) x = rows();
+    const int first = unit / row_blocks * run, row = unit % row_blocks * row_block;
+    for (int group = first; group < std::min(groups, first + run); ++group) {
+      const int panel = group * kPanelsPerTile;
+      linear_block<T>(lin, x, x_words, row, std::min(m, row + row_block), panel,
+                      std::min(kPanelsPerTile, lin.panels - panel), widened, out);
+    }
+  });
 }
 
 }  // namespace wb

@@ -1,4 +1,4 @@
-// A whole forward in one call: one parallel region, a barrier between stages, no allocation once the buffers have grown.
+// A whole forward in one call: one parallel region, stages inside it, no allocation once the buffers have grown.
 #pragma once
 
 #include <omp.h>
@@ -66,7 +66,7 @@ class Model final : public ModelBase {
         attention_(kv_, spec.num_heads, spec.attention_scale),
         embed_(embed),
         layers_(static_cast<size_t>(spec.num_layers)),
-        counters_(static_cast<size_t>(spec.num_layers) * kStages + kStages) {
+        stages_(static_cast<size_t>(spec.num_layers + 1) * kStages) {
     const size_t half = static_cast<size_t>(spec.head_size / 2) * static_cast<size_t>(spec.max_model_len);
     rope_memory_ = Buffer(half * 2 * sizeof(float));
     std::copy_n(cos, half, rope_memory_.as<float>());
@@ -80,7 +80,8 @@ class Model final : public ModelBase {
     query_words_ = static_cast<size_t>(spec.num_heads * kv_.dim_words);
     const int k_max = std::max({spec.hidden_size, q_size_, spec.intermediate_size});
     widened_bytes_ = spec.int8 ? words(k_max) * kTileVecs * 64 : 0;
-    private_bytes_ = (attention_.scratch_bytes() + widened_bytes_ + kFewRows * hidden_words_ * 4 + 8191) / 4096 * 4096;
+    own_rows_bytes_ = (kFewRows * hidden_words_ * 4 + 63) / 64 * 64;
+    private_bytes_ = (own_rows_bytes_ + widened_bytes_ + attention_.scratch_bytes() + 4095) / 4096 * 4096;
     private_ = Buffer(private_bytes_ * static_cast<size_t>(spec.num_threads));
   }
 
@@ -124,15 +125,15 @@ class Model final : public ModelBase {
     reserve(batch.num_tokens);
     plan_.build(attention_batch(batch), kv_, attention_.group(), s_.num_threads);
     partials_.reserve(attention_.partial_bytes(plan_));
-    for (auto& counter : counters_) counter.store(0, std::memory_order_relaxed);
+    for (Stage& stage : stages_) stage.reset();
 #pragma omp parallel num_threads(s_.num_threads)
-    run(batch, Team{omp_get_thread_num(), omp_get_num_threads()});
+    run(batch, omp_get_thread_num());
     return Status::kOk;
   }
 
  private:
-  static constexpr int kStages = 8;
-  static constexpr int kFewRows = 8;  // up to here every thread normalises for itself: cheaper than a barrier
+  static constexpr int kStages = 10;  // at most, per layer; one more layer's worth for the embedding and the head
+  static constexpr int kFewRows = 8;  // up to here every thread normalises for itself: cheaper than a stage
 
   struct Layer {
     Linear qkv, o, gate_up, down;
@@ -180,91 +181,95 @@ class Model final : public ModelBase {
     inner_.reserve(t * inner_words_ * 4);
   }
 
-  // Rows of `x` normalised for the next product: shared between the threads, or private copies when there are few.
-  const uint32_t* normalise(const float* x, int rows, const float* weight, Team team, char* own) {
-    const size_t h = static_cast<size_t>(s_.hidden_size);
-    if (rows <= kFewRows) {
-      for (int r = 0; r < rows; ++r)
-        rms_norm(x + static_cast<size_t>(r) * h, weight, s_.hidden_size, s_.rms_norm_eps,
-                 reinterpret_cast<T*>(own + static_cast<size_t>(r) * hidden_words_ * 4));
-      return reinterpret_cast<const uint32_t*>(own);
-    }
-    for (int r = team.thread; r < rows; r += team.threads)
-      rms_norm(x + static_cast<size_t>(r) * h, weight, s_.hidden_size, s_.rms_norm_eps,
-               reinterpret_cast<T*>(normed_.as<uint32_t>() + static_cast<size_t>(r) * hidden_words_));
-#pragma omp barrier
-    return normed_.as<uint32_t>();
+  void normalise_row(const float* x, int row, const float* weight, uint32_t* out) const {
+    rms_norm(x + static_cast<size_t>(row) * static_cast<size_t>(s_.hidden_size), weight, s_.hidden_size, s_.rms_norm_eps,
+             reinterpret_cast<T*>(out + static_cast<size_t>(row) * hidden_words_));
   }
 
-  void run(const WbBatch& batch, Team team) {
-    char* own = private_.as<char>() + private_bytes_ * static_cast<size_t>(team.thread);
-    char* attention_scratch = own + kFewRows * hidden_words_ * 4 + widened_bytes_;
-    attention_scratch = reinterpret_cast<char*>((reinterpret_cast<size_t>(attention_scratch) + 63) / 64 * 64);
-    char* widened = own + kFewRows * hidden_words_ * 4;
+  // y = norm(x) . W^T. Few rows are normalised by each thread for itself, many in a stage of their own.
+  template <class Out>
+  void norm_linear(const float* x, int rows, const float* weight, const Linear& lin, char* own, char* widened, Stage*& stage,
+                   const Out& out) {
+    if (rows > kFewRows) {
+      for_rows(rows, *stage++, [&](int r) { normalise_row(x, r, weight, normed_.as<uint32_t>()); });
+      const auto shared = [&] { return normed_.as<const uint32_t>(); };
+      return run_linear<T>(lin, shared, hidden_words_, rows, s_.num_threads, *stage++, widened, out);
+    }
+    const auto prepare = [&] {
+      uint32_t* copy = reinterpret_cast<uint32_t*>(own);
+      for (int r = 0; r < rows; ++r) normalise_row(x, r, weight, copy);
+      return static_cast<const uint32_t*>(copy);
+    };
+    run_linear<T>(lin, prepare, hidden_words_, rows, s_.num_threads, *stage++, widened, out);
+  }
+
+  template <class F>
+  void for_rows(int rows, Stage& stage, F&& row) const {
+    const int chunk = std::max(1, std::min(16, rows / (4 * s_.num_threads)));
+    stage.run(ceil_div(rows, chunk), [&](int unit) {
+      for (int r = unit * chunk; r < std::min(rows, (unit + 1) * chunk); ++r) row(r);
+    });
+  }
+
+  void run(const WbBatch& batch, int thread) {
+    char* own = private_.as<char>() + private_bytes_ * static_cast<size_t>(thread);
+    char* widened = own + own_rows_bytes_;
+    char* attention_scratch = widened + widened_bytes_;
     const size_t h = static_cast<size_t>(s_.hidden_size);
     const int tokens = batch.num_tokens;
     const AttentionBatch requests = attention_batch(batch);
-    std::atomic<int>* counter = counters_.data();
+    Stage* stage = stages_.data();
     float* hidden = hidden_.as<float>();
-    const uint32_t* attended = attended_.as<uint32_t>();
     int rows = tokens;
+    const uint32_t* attended = attended_.as<uint32_t>();
+    const auto attended_rows = [&] { return attended; };
+    const auto inner_rows = [&] { return inner_.as<const uint32_t>(); };
 
-    for (int t = team.thread; t < tokens; t += team.threads)
+    for_rows(tokens, *stage++, [&](int t) {
       embed_row(embed_, batch.input_ids[t], s_.hidden_size, hidden + static_cast<size_t>(t) * h);
-#pragma omp barrier
+    });
     for (size_t l = 0; l < layers_.size(); ++l) {
       const Layer& layer = layers_[l];
+      const bool last = l + 1 == layers_.size();
       char* kv_layer = cache_.as<char>() + l * kv_.block_bytes * static_cast<size_t>(num_blocks_);
-      const uint32_t* x = normalise(hidden, tokens, layer.norm(kInputNorm), team, own);
-      run_linear<T>(layer.qkv, x, hidden_words_, tokens, team, *counter++, widened,
-                    StoreFloat{qkv_.as<float>(), static_cast<size_t>(qkv_size_)});
-#pragma omp barrier
-      const int parts = s_.num_heads + s_.num_kv_heads;
-      for (int64_t i = team.thread; i < static_cast<int64_t>(tokens) * parts; i += team.threads) {
-        const int t = static_cast<int>(i / parts);
-        rope_and_store(qkv_.as<float>() + static_cast<size_t>(t) * static_cast<size_t>(qkv_size_), static_cast<int>(i % parts),
-                       s_.num_heads, kv_, rope_, batch.positions[t], batch.slot_mapping[t], layer.norm(kQNorm),
-                       layer.norm(kKNorm), s_.rms_norm_eps,
-                       reinterpret_cast<T*>(query_.as<uint32_t>() + static_cast<size_t>(t) * query_words_), kv_layer);
-      }
-#pragma omp barrier
-      if (l + 1 == layers_.size() && batch.num_logits == 0) return;  // the cache is written: nothing else is wanted
+      norm_linear(hidden, tokens, layer.norm(kInputNorm), layer.qkv, own, widened, stage,
+                  StoreFloat{qkv_.as<float>(), static_cast<size_t>(qkv_size_)});
+      for_rows(tokens, *stage++, [&](int t) { rotate_and_store(batch, layer, t, kv_layer); });
+      if (last && batch.num_logits == 0) return;  // the cache is written: nothing else is wanted
       T* out = attended_.as<T>();
       attention_.run(plan_, requests, kv_layer, query_.as<uint32_t>(), out, attended_words_ * kPerWord<T>,
-                     partials_.as<float>(), attention_scratch, *counter++);
-#pragma omp barrier
-      if (!plan_.splits.empty()) {
-        attention_.merge_split(plan_, out, attended_words_ * kPerWord<T>, partials_.as<float>(), attention_scratch, team);
-#pragma omp barrier
-      }
-      if (l + 1 == layers_.size()) {  // from here on only rows whose logits are wanted
+                     partials_.as<float>(), attention_scratch, *stage++);
+      if (!plan_.splits.empty())
+        attention_.merge_split(plan_, out, attended_words_ * kPerWord<T>, partials_.as<float>(), attention_scratch, *stage++);
+      if (last) {  // from here on only rows whose logits are wanted
         rows = batch.num_logits;
-        keep_rows(batch, team, hidden, attended);
+        for_rows(rows, *stage++, [&](int r) { keep_row(batch, r); });
         hidden = kept_hidden_.as<float>();
         attended = kept_attended_.as<uint32_t>();
-#pragma omp barrier
       }
-      run_linear<T>(layer.o, attended, attended_words_, rows, team, *counter++, widened, AddFloat{hidden, h});
-#pragma omp barrier
-      x = normalise(hidden, rows, layer.norm(kPostNorm), team, own);
-      run_linear<T>(layer.gate_up, x, hidden_words_, rows, team, *counter++, widened,
-                    GatedSilu<T>{inner_.as<T>(), inner_words_ * kPerWord<T>});
-#pragma omp barrier
-      run_linear<T>(layer.down, inner_.as<uint32_t>(), inner_words_, rows, team, *counter++, widened, AddFloat{hidden, h});
-#pragma omp barrier
+      run_linear<T>(layer.o, attended_rows, attended_words_, rows, s_.num_threads, *stage++, widened, AddFloat{hidden, h});
+      norm_linear(hidden, rows, layer.norm(kPostNorm), layer.gate_up, own, widened, stage,
+                  GatedSilu<T>{inner_.as<T>(), inner_words_ * kPerWord<T>});
+      run_linear<T>(layer.down, inner_rows, inner_words_, rows, s_.num_threads, *stage++, widened, AddFloat{hidden, h});
     }
-    const uint32_t* x = normalise(hidden, rows, final_norm_.data(), team, own);
-    run_linear<T>(lm_head_, x, hidden_words_, rows, team, *counter++, widened,
-                  StoreFloat{batch.logits, static_cast<size_t>(s_.vocab_size)});
+    norm_linear(hidden, rows, final_norm_.data(), lm_head_, own, widened, stage,
+                StoreFloat{batch.logits, static_cast<size_t>(s_.vocab_size)});
   }
 
-  void keep_rows(const WbBatch& batch, Team team, const float* hidden, const uint32_t* attended) {
+  void rotate_and_store(const WbBatch& batch, const Layer& layer, int t, char* kv_layer) {
+    const size_t row = static_cast<size_t>(t);
+    for (int part = 0; part < s_.num_heads + s_.num_kv_heads; ++part)
+      rope_and_store(qkv_.as<float>() + row * static_cast<size_t>(qkv_size_), part, s_.num_heads, kv_, rope_,
+                     batch.positions[t], batch.slot_mapping[t], layer.norm(kQNorm), layer.norm(kKNorm), s_.rms_norm_eps,
+                     reinterpret_cast<T*>(query_.as<uint32_t>() + row * query_words_), kv_layer);
+  }
+
+  void keep_row(const WbBatch& batch, int r) {
     const size_t h = static_cast<size_t>(s_.hidden_size);
-    for (int r = team.thread; r < batch.num_logits; r += team.threads) {
-      const size_t from = static_cast<size_t>(batch.logits_indices[r]), to = static_cast<size_t>(r);
-      std::copy_n(hidden + from * h, h, kept_hidden_.as<float>() + to * h);
-      std::copy_n(attended + from * attended_words_, attended_words_, kept_attended_.as<uint32_t>() + to * attended_words_);
-    }
+    const size_t from = static_cast<size_t>(batch.logits_indices[r]), to = static_cast<size_t>(r);
+    std::copy_n(hidden_.as<float>() + from * h, h, kept_hidden_.as<float>() + to * h);
+    std::copy_n(attended_.as<uint32_t>() + from * attended_words_, attended_words_,
+                kept_attended_.as<uint32_t>() + to * attended_words_);
   }
 
   WbModelSpec s_;
@@ -275,12 +280,12 @@ class Model final : public ModelBase {
   std::vector<Layer> layers_;
   Linear lm_head_;
   std::vector<float> final_norm_;
-  std::vector<std::atomic<int>> counters_;
+  std::vector<Stage> stages_;
   RopeTable rope_{};
   int num_blocks_ = 0;
   int q_size_ = 0, qkv_size_ = 0;
   size_t hidden_words_ = 0, attended_words_ = 0, inner_words_ = 0, query_words_ = 0;
-  size_t widened_bytes_ = 0, private_bytes_ = 0;
+  size_t own_rows_bytes_ = 0, widened_bytes_ = 0, private_bytes_ = 0;
   Buffer cache_, rope_memory_, private_, partials_;
   Buffer hidden_, kept_hidden_, normed_, qkv_, query_, attended_, kept_attended_, inner_;
 };
