@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import signal
-import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,55 +12,13 @@ import psutil
 import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
-from prometheus_client.parser import text_string_to_metric_families
 
 from engine.config import EngineConfig
 from tests.helpers.tiny_model import make_tiny_model
+from tests.server.real_server import DEADLINE_S, START_S, Server, launch, settle, start, stop
 
-START_S = 60.0
-DEADLINE_S = 20.0
 LONG = {"prompt": "The quick brown fox", "max_tokens": 30_000, "ignore_eos": True}
 """Runs for many seconds unless it is aborted."""
-
-
-@dataclass
-class Server:
-    process: asyncio.subprocess.Process
-    url: str
-
-    @property
-    def engine_process(self) -> psutil.Process:
-        (child,) = psutil.Process(self.process.pid).children()
-        return child
-
-    async def exit(self) -> tuple[int, str]:
-        """Exit code and stderr."""
-        _, err = await asyncio.wait_for(self.process.communicate(), DEADLINE_S)
-        return self.process.returncode or 0, err.decode()
-
-
-async def launch(config: EngineConfig, *arguments: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "engine.server", "--config-json", config.model_dump_json(), *arguments),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-
-
-async def start(config: EngineConfig, *arguments: str) -> Server:
-    process = await launch(config, "--port", "0", *arguments)
-    assert process.stdout is not None
-    line = (await asyncio.wait_for(process.stdout.readline(), START_S)).decode()
-    match = re.fullmatch(r"Serving tiny on (http://127\.0\.0\.1:\d+) \(ready in [\d.]+ s\)\n", line)
-    assert match is not None, line
-    return Server(process, match[1])
-
-
-async def stop(server: Server) -> None:
-    if server.process.returncode is None:
-        server.process.kill()
-        await server.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -94,22 +47,6 @@ async def shared(config: EngineConfig) -> AsyncIterator[Server]:
 async def http(shared: Server) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(shared.url) as session:
         yield session
-
-
-async def gauges(http: aiohttp.ClientSession) -> dict[str, float]:
-    async with http.get("/metrics") as response:
-        families = text_string_to_metric_families(await response.text())
-        return {family.name: family.samples[0].value for family in families if family.type == "gauge"}
-
-
-async def settle(http: aiohttp.ClientSession, running: int, waiting: int = 0) -> dict[str, float]:
-    """Wait until that many requests run and wait."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            now = await gauges(http)
-            if (now["vllm:num_requests_running"], now["vllm:num_requests_waiting"]) == (running, waiting):
-                return now
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -151,9 +88,11 @@ class TestServing:
         assert info["resolved"]["max_model_len"] == 32_768
 
     async def test_the_server_process_has_no_torch(self, shared: Server) -> None:
-        mapped = {Path(area.path).name for area in psutil.Process(shared.process.pid).memory_maps()}
-        assert not [name for name in mapped if name.startswith("libtorch")]
-        assert any(name.startswith("libtorch") for name in maps_of(shared.engine_process))
+        def torch_libraries(process: psutil.Process) -> list[str]:
+            return [area.path for area in process.memory_maps() if "libtorch" in area.path]
+
+        assert torch_libraries(psutil.Process(shared.process.pid)) == []
+        assert torch_libraries(shared.engine_process) != []
 
     @pytest.mark.parametrize("stream", [False, True])
     async def test_a_client_that_leaves_frees_everything(
@@ -197,10 +136,6 @@ class TestServing:
         async with http.post("/reset_prefix_cache") as response:
             assert response.status == 200
         assert await cached() == 0
-
-
-def maps_of(process: psutil.Process) -> set[str]:
-    return {Path(area.path).name for area in process.memory_maps()}
 
 
 async def post(http: aiohttp.ClientSession, body: dict[str, Any]) -> str:
