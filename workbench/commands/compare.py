@@ -47,10 +47,11 @@ def compare(
 
 
 def _print(baseline: str, results: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from workbench.commands.display import make_console
+
+    console = make_console()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(f"over {baseline}", overflow="fold")
     for result in results:

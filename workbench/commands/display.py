@@ -17,6 +17,15 @@ from workbench.runstore import Run
 _COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
+_PIPE_WIDTH = 160
+"""Of output that goes to a file or a pipe, where nobody wraps lines."""
+
+
+def make_console(stderr: bool = False) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+
+
 class LiveLine:
     """Redrawn twice a second at most: drawing costs time of the cores that are measured."""
 

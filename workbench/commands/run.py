@@ -11,7 +11,7 @@ from rich.console import Console
 
 from workbench.bench import BenchSpec, run_bench
 from workbench.calibrate import measure_capacity
-from workbench.commands.display import LiveLine, summary_view
+from workbench.commands.display import LiveLine, make_console, summary_view
 from workbench.runstore import Run, RunStore
 
 EXIT_NOTHING_SERVED = 1
@@ -20,7 +20,7 @@ EXIT_INTERRUPTED = 130
 
 def run_and_show(spec: BenchSpec, store: RunStore, *, live: bool) -> tuple[Run, int]:
     """Run ``spec``, show everything on stderr; returns the run and the exit code."""
-    console = Console(stderr=True, highlight=False)
+    console = make_console(stderr=True)
     with terminated_is_interrupted(), LiveLine(console, enabled=live and console.is_terminal) as line:
         spec = _calibrated(spec, store, console, line)
         run = run_bench(spec, store, progress=line.show)

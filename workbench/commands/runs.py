@@ -29,12 +29,13 @@ def list_runs(
     if as_json:
         typer.echo(json.dumps({"runs": [_row(info) for info in found]}))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from workbench.commands.display import make_console
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("run", "status", "valid", "workload", "model", *_SHOWN, "note"):
-        table.add_column(title, overflow="fold", justify="right" if title in _SHOWN else "left")
+        table.add_column(title, no_wrap=title == "run", justify="right" if title in _SHOWN else "left")
     for info in found:
         valid = {True: "yes", False: "no", None: ""}[info.valid]
         cells = [_cell(info.metrics.get(name)) for name in _SHOWN]
@@ -42,7 +43,7 @@ def list_runs(
         table.add_row(
             info.id, info.status or "unreadable", valid, info.workload, info.model or "", *cells, note
         )
-    Console(highlight=False).print(table if found else f"no runs under {store.root}")
+    make_console().print(table if found else f"no runs under {store.root}")
 
 
 @app.command("show")
@@ -59,11 +60,9 @@ def show(
         stored = opened.manifest.model_dump(mode="json")
         typer.echo(json.dumps({"run": opened.id, "manifest": stored, "metrics": opened.metrics()}))
         return
-    from rich.console import Console
+    from workbench.commands.display import make_console, summary_view
 
-    from workbench.commands.display import summary_view
-
-    console = Console(highlight=False)
+    console = make_console()
     manifest = opened.manifest
     console.print(f"run {opened.id} · {manifest.status} · {manifest.created}", soft_wrap=True)
     if manifest.error:
