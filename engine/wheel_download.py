@@ -77,5 +77,7 @@ def _downloaded_bytes(folder: Path) -> int:
 
 def _last_error(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR:")]
-    return (errors or lines or ["pip said nothing"])[-1].removeprefix("ERROR: ")
+    if any("connection broken by" in line for line in lines):  # its last line only says: no such version
+        return "the package index can't be reached"
+    errors = [line for line in lines if line.startswith(("ERROR:", "×"))]  # pip's two styles
+    return (errors or lines or ["pip said nothing"])[-1].removeprefix("ERROR: ").removeprefix("× ")
