@@ -91,7 +91,7 @@ def tiles(metrics: Mapping[str, Any] | None) -> list[Tile]:
     found = []
     for key in ("ttft_p50", "itl_p50", "itl_p99", "output_tok_s", "goodput_ratio"):
         low, high = interval(metrics, key)
-        detail = f"95 % interval {number(low)} to {number(high)} ms" if low is not None else ""
+        detail = f"95 % interval {number(low)} to {number(high)}" if low is not None else ""
         if key == "itl_p99" and ((metrics.get("latency") or {}).get("itl") or {}).get("p99_flagged"):
             detail = "too few samples: an indication"
         if key == "goodput_ratio":

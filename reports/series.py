@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -63,7 +64,7 @@ def _rows(figure: go.Figure) -> Iterator[list[Any]]:
         base = _values(getattr(trace, "base", None))
         error = getattr(trace, "error_x", None)
         more, less = _values(getattr(error, "array", None)), _values(getattr(error, "arrayminus", None))
-        panel = axes[0].removeprefix("xaxis") or "1"
+        panel = trace.meta if isinstance(trace.meta, str) else axes[0].removeprefix("xaxis") or "1"
         for i, (x, y) in enumerate(zip(xs, ys, strict=False)):
             low = x - less[i] if i < len(less) else None
             high = x + more[i] if i < len(more) else None
@@ -83,8 +84,8 @@ def _words(text: str | None) -> str:
 
 def _cell(value: Any) -> Any:
     """Text that a spreadsheet would take for a formula is quoted; missing is empty."""
-    if value is None or (isinstance(value, float) and value != value):
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, str) and value[:1] in "=+-@\t\r" and value[:1]:
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return value

@@ -64,6 +64,7 @@ def ecdf(runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float
                     name=f"{style.plain(label, 40)}: {name} n = {count:,}",
                     legend="legend" if column == 1 else f"legend{column}",
                     showlegend=True,
+                    meta=name,
                     hovertemplate="%{y:.1f} % ≤ %{x:.4g} ms<extra></extra>",
                 ),
                 row=1,

@@ -1,0 +1,101 @@
+"""Pieces that the pages share. Text from a bundle reaches the browser escaped, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from reports.facts import Tile
+from reports.figures import style
+from reports.markdown import escape
+from reports.render import environment
+
+RUN_VIEW, SWEEP_VIEW, COMPARE_VIEW, XRAY_VIEW = (
+    f"views/{name}.py" for name in ("run", "sweep", "compare", "xray")
+)
+_CHART = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
+
+
+def dark() -> bool:
+    """Does the reader's browser show the dark theme?"""
+    return st.context.theme.type == "dark"
+
+
+def chart(figure: go.Figure, key: str, title: str) -> None:
+    """Draw a figure in the reader's theme; ``title`` also describes it to a screen reader."""
+    shown = style.themed(figure, style.DARK if dark() else style.LIGHT)
+    st.plotly_chart(shown, width="stretch", theme=None, key=key, config=_CHART, alt=title)
+
+
+def fragment(kind: str, **context: Any) -> None:
+    """An HTML table or text from ``fragment.html.j2``, which escapes everything it is given."""
+    html = environment().get_template("fragment.html.j2").render(kind=kind, dark=dark(), **context)
+    st.html(html)
+
+
+def tiles(found: Sequence[Tile]) -> None:
+    """Key figures side by side."""
+    fragment("tiles", tiles=found)
+
+
+def validity(valid: bool | None, reasons: Iterable[str], what: str) -> None:
+    """A box that says whether to trust the numbers, and why not."""
+    if valid:
+        st.success(f"This {what} is valid: none of its checks failed.", icon=":material/check_circle:")
+    elif valid is None:
+        st.warning(f"No validity was stored with this {what}.", icon=":material/help:")
+    else:
+        listed = "".join(f"\n- {escape(reason)}" for reason in reasons) or "\n- no reason was stored"
+        st.error(f"This {what} is not valid; do not act on its numbers.{listed}", icon=":material/cancel:")
+
+
+def nothing(text: str) -> None:
+    """An empty page says what to do."""
+    st.info(text, icon=":material/inbox:")
+
+
+def choose(label: str, key: str, ids: Sequence[str], names: dict[str, str]) -> str | None:
+    """A select box kept in step with ``?key=ID``; an unknown id is named, and nothing is opened for it.
+
+    Without an id in the address the last one chosen in this session is kept, else the first is taken.
+    """
+    asked = st.query_params.get(key)
+    widget, last = f"choose_{key}", f"last_{key}"
+    if asked is not None and asked not in ids:
+        st.warning(f"There is no {escape(key)} called {escape(asked)} in this store, or it can't be read.")
+        st.session_state[widget] = None
+        st.query_params.pop(key, None)
+    elif asked is not None and asked != st.session_state.get(last):
+        st.session_state[widget] = asked
+    elif st.session_state.get(widget, "") not in (*ids, None):
+        st.session_state[widget] = st.session_state.get(last) if st.session_state.get(last) in ids else ids[0]
+    chosen = st.selectbox(
+        label, ids, key=widget, format_func=lambda i: names.get(i, i), placeholder=f"Choose a {key}"
+    )
+    if chosen is not None:
+        st.session_state[last] = chosen
+        st.query_params[key] = chosen
+    return chosen
+
+
+def tabs(names: Sequence[str], draw: Sequence[Callable[[], None]]) -> None:
+    """Tabs kept in step with ``?tab=NAME``; only the open one is computed."""
+    asked = st.query_params.get("tab")
+    key = "tab_" + "_".join(names)
+    if asked in names and key not in st.session_state:
+        st.session_state[key] = asked
+    for name, tab, content in zip(names, st.tabs(names, key=key, on_change="rerun"), draw, strict=True):
+        if tab.open:
+            st.query_params["tab"] = name
+            with tab:
+                content()
+
+
+def link(page: str, **query: str) -> str:
+    """Address of a page of this dashboard with its query."""
+    text = "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items())
+    return f"/{page}?{text}"

@@ -1,0 +1,171 @@
+"""Run: one run in full."""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+
+import pandas as pd
+import streamlit as st
+
+from reports import run_view
+from reports.dashboard import request_view, store, ui
+from reports.facts import fact_list
+from reports.figures import latency, telemetry, timeline
+from reports.figures import steps as step_figures
+from reports.html import run_html
+from reports.markdown import escape
+from workbench.errors import RunCorruptError
+
+TABS = ("Latency", "Timeline", "Steps", "Hardware", "Requests", "Configuration")
+_WINDOW_REQUESTS = 80
+
+
+def _header(page: store.RunPage) -> None:
+    manifest = page.manifest
+    st.title(escape(manifest.name or page.id))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        validity = (page.metrics or {}).get("validity") or {}
+        if validity.get("valid") is True:
+            st.badge("valid", icon=":material/check:", color="green")
+        elif validity.get("valid") is False:
+            st.badge("not valid", icon=":material/close:", color="orange")
+        if manifest.status != "complete":
+            st.badge(manifest.status, color="yellow")
+        st.caption(
+            " · ".join(
+                escape(part)
+                for part in (
+                    page.id,
+                    manifest.created[:19].replace("T", " ") + " UTC",
+                    manifest.target.model or "unknown model",
+                    manifest.machine.get("cpu") or "unknown machine",
+                )
+            )
+        )
+    if manifest.error:
+        st.error(escape(manifest.error))
+    for problem in page.tables.problems:
+        st.warning(escape(problem))
+    found = run_view.tiles(page.metrics)
+    if found:
+        ui.tiles(found)
+        if not validity.get("valid"):
+            ui.validity(validity.get("valid"), validity.get("reasons") or [], "run")
+    else:
+        st.warning("This run has no computed metrics.")
+
+
+def _latency(page: store.RunPage) -> None:
+    samples = latency.latencies(page.tables.requests, page.tables.gaps)
+    bounds = run_view.slo_bounds(page.metrics, page.manifest)
+    ui.chart(
+        latency.ecdf({page.manifest.name or page.id: samples}, bounds), "ecdf", "Distribution of latencies"
+    )
+    rows = [
+        {"metric": label, "n": s.get("n"), **{k: s.get(k) for k in run_view.STATISTICS}}
+        for label, s in run_view.latency_table(page.metrics)
+    ]
+    if rows:
+        numbers = {k: st.column_config.NumberColumn(f"{k} (ms)", format="%.1f") for k in run_view.STATISTICS}
+        metric = {"metric": st.column_config.TextColumn("Latency")}
+        st.dataframe(
+            pd.DataFrame(rows), hide_index=True, column_config=metric | numbers, alt="Latencies in ms"
+        )
+    figure = step_figures.throughput(page.tokens, page.bucket_s, page.tables.requests)
+    st.subheader("Throughput over time")
+    ui.chart(figure, "throughput", "Output tokens per second over time")
+
+
+def _timeline(page: store.RunPage) -> None:
+    end = round(page.tables.duration_s(), 3)
+    window = None
+    requests = page.tables.requests
+    if end > 0:
+        start_with = end
+        if requests is not None and len(requests) > _WINDOW_REQUESTS:
+            start_with = float(requests["sent_s"].iloc[_WINDOW_REQUESTS] or end)
+        window = st.slider(
+            "Window (seconds from the first request)",
+            0.0,
+            end,
+            (0.0, min(round(start_with, 3), end)),
+            step=max(round(end / 200, 3), 0.001),
+        )
+    if page.tables.steps is None or page.tables.events is None:
+        st.info(
+            "This run has no engine trace, so the rows show what the client saw. Traces are written by the "
+            "builtin engine."
+        )
+    figure = timeline.timeline(page.spans, requests, page.tables.steps, window, page.span_source)
+    ui.chart(figure, "timeline", "Requests over time above the engine's steps")
+    if page.tables.steps is not None and len(page.tables.steps):
+        st.page_link(
+            ui.XRAY_VIEW,
+            label="Look into single steps",
+            icon=":material/view_timeline:",
+            query_params={"run": page.id},
+        )
+
+
+def _steps(page: store.RunPage) -> None:
+    steps = page.tables.steps
+    st.subheader("Where a step's time goes")
+    ui.chart(step_figures.step_phases(steps), "phases", "Mean time of a step per phase")
+    if steps is None:
+        return
+    left, right = st.columns(2)
+    with left:
+        st.subheader("Step time against tokens")
+        ui.chart(step_figures.step_cost(steps), "step-cost", "Step time against tokens")
+    with right:
+        st.subheader("Decode step time against context")
+        ui.chart(step_figures.decode_cost(steps), "decode-cost", "Decode step time against context")
+
+
+def _hardware(page: store.RunPage) -> None:
+    samples = page.tables.telemetry
+    ui.chart(telemetry.telemetry(samples), "telemetry", "Hardware while the run lasted")
+    lost = telemetry.unavailable(samples) if samples is not None else ""
+    if lost:
+        st.caption(f"Not available: {escape(lost)}")
+
+
+def _configuration(page: store.RunPage) -> None:
+    for title, pairs in run_view.facts(page.manifest):
+        st.subheader(title)
+        ui.fragment("facts", pairs=pairs)
+    if page.manifest.target.echo:
+        with st.expander("Settings in force, as echoed by the target"):
+            ui.fragment("facts", pairs=fact_list(page.manifest.target.echo))
+    st.subheader("Command")
+    st.code(shlex.join(page.manifest.command) or "no command was stored", language=None, wrap_lines=True)
+    st.download_button(
+        "Download the report (HTML)",
+        data=lambda: run_html(store.open_run(page.id)),
+        file_name="run-report.html",
+        mime="text/html",
+        icon=":material/download:",
+    )
+
+
+def _page(run_id: str) -> None:
+    try:
+        page = store.run_page(run_id)
+    except RunCorruptError as error:
+        st.error(f"This run can't be read: {escape(error)}")
+        return
+    _header(page)
+    draw = (_latency, _timeline, _steps, _hardware, request_view.show, _configuration)
+    ui.tabs(TABS, [partial(content, page) for content in draw])
+
+
+known = {info.id: info for info in store.readable_runs()}
+if not known:
+    st.title("Run")
+    ui.nothing("This store has no readable run yet. Make one with `workbench bench`.")
+else:
+    labels = {i: f"{info.name} — {i}" if info.name else i for i, info in known.items()}
+    chosen = ui.choose("Run", "run", list(known), labels)
+    if chosen:
+        _page(chosen)
