@@ -61,11 +61,11 @@ class AdmissionPass:
             cap = self._config.max_num_partial_prefills
             if cap is not None and self._num_partial_prefills >= cap:
                 return AdmissionStop.LONG_PREFILL_CAP
-        target = (
-            request.num_tokens if self._config.scheduler_reserve_full_isl else hit.num_tokens + num_tokens
-        )
-        stop = self._make_room(request, hit, target)
+        reserve = self._config.scheduler_reserve_full_isl
+        stop = self._make_room(request, hit, request.num_tokens if reserve else hit.num_tokens + num_tokens)
         if stop is None:
+            if reserve:  # what victims gave back to the budget goes to the one they gave way to
+                num_tokens = min(cap_prefill(wanted, self._state), self._draft.budget)
             self._admit(request, hit, num_tokens)
         return stop
 

@@ -95,6 +95,8 @@ class SchedulerState:
             request.in_batch or request.num_preemptions
         ):  # the executor has seen it, and may keep something of it
             request.in_batch = False
+            if request.request_id in self.preempted_ids:  # no plan has said so yet: it leaves once
+                self.preempted_ids.remove(request.request_id)
             self.finished_ids.append(request.request_id)
         self.record(request, EventKind.FINISHED, request.num_output_tokens, detail=reason.value)
 
