@@ -47,7 +47,9 @@ def make_request(
 
 
 class Harness:
-    """Args are those of :class:`EngineConfig`, besides ``num_blocks``, which counts usable blocks (without the null block)."""
+    """Args are those of :class:`EngineConfig`, besides ``num_blocks``, which counts usable blocks
+    (without the null block).
+    """
 
     def __init__(self, num_blocks: int = 64, **config: Any) -> None:
         config.setdefault("block_size", 4)

@@ -1,8 +1,9 @@
-"""An executor that believes nothing: it keeps the contents of every KV slot and checks each plan against them.
+"""An executor that believes nothing: it keeps the contents of every KV slot and checks each plan against
+them.
 
-The "KV" of a position is a digest of everything before it, as in a real model: a slot that holds the right token
-of the wrong prompt is wrong. The next token is a function of all tokens known, so a lost, doubled or stale token
-changes the rest of the output.
+The "KV" of a position is a digest of everything before it, as in a real model: a slot that holds the
+right token of the wrong prompt is wrong. The next token is a function of all tokens known, so a lost,
+doubled or stale token changes the rest of the output.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class Row:
 
 
 class OracleExecutor(Executor):
-    """Checks that every position is computed exactly once and in order, that whoever writes a block owns it alone, and
-    that each context read holds exactly the KV of the request's own tokens.
+    """Checks that every position is computed exactly once and in order, that whoever writes a block owns
+    it alone, and that each context read holds exactly the KV of the request's own tokens.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""Prefix cache through the scheduler: when something is found, and that what is found is right (the oracle looks)."""
+"""Prefix cache through the scheduler: when something is found, and that what is found is right (the
+oracle looks).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_equal_prompts_in_one_step_do_not_share_unwritten_blocks(asynchronous):
 
 
 def test_idle_prefix_and_two_new_blocks_exceed_a_pool_of_four():
-    """Pitfall 5: it is refused at entry, since it can never fit; with a pool of five it is served with 3 hits."""
+    """Pitfall 5: it is refused at entry, since it can never fit; with a pool of five it is served with 3
+    hits.
+    """
     for num_blocks, served in ((4, False), (5, True)):
         harness = Harness(num_blocks=num_blocks)
         harness.add("a", list(range(3 * BLOCK)), max_tokens=1)

@@ -1,4 +1,6 @@
-"""Random lives: every configuration, tiny pools, adds, aborts, resets; the oracle and all invariants watch each step."""
+"""Random lives: every configuration, tiny pools, adds, aborts, resets; the oracle and all invariants
+watch each step.
+"""
 
 from __future__ import annotations
 
@@ -88,8 +90,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), readd=st.booleans(), request=requests())
     def abort(self, data: st.DataObject, readd: bool, request: dict[str, Any]) -> None:
         request_id = data.draw(st.sampled_from(sorted(self.live)))
-        # What the abort reports is taken straight from the scheduler, so that it can't be mistaken for news of the next
-        # request with this id.
+        # What the abort reports is taken straight from the scheduler, so that it can't be mistaken for
+        # news of the next request with this id.
         reported = self.harness.scheduler.abort([request_id, "never-existed"])
         assert [output.finish_reason for output in reported] == [FinishReason.ABORT]
         assert self.harness.scheduler.abort([request_id]) == []
