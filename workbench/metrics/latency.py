@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from workbench.metrics.columns import Bools, Events, Floats, Ints, Requests
@@ -53,8 +55,8 @@ class Latencies:
     def itl_per_request(self) -> Floats:
         """[n] The nearest-rank p95 of each request's token-weighted gaps; NaN without gaps."""
         out = np.full(len(self._ok), np.nan)
-        starts = np.flatnonzero(np.diff(self._owner, prepend=-1))
-        for start, end in zip(starts, np.append(starts[1:], len(self._owner)), strict=True):
+        edges = np.flatnonzero(np.diff(self._owner, prepend=-1, append=-1))
+        for start, end in pairwise(edges):
             part = slice(start, end)
             per_token = self._gap[part] / self._tokens[part]
             out[self._owner[start]] = nearest_rank(per_token, self._tokens[part], ITL_SLO_QUANTILE)
