@@ -60,6 +60,7 @@ def show(page: store.RunPage) -> None:
         on_select="rerun",
         selection_mode="single-row",
         key="requests_table",
+        placeholder="–",
         alt="Requests of this run",
     )
     rows = [i for i in event.selection.rows if i < len(shown)]

@@ -27,7 +27,7 @@ def budget(view: StepView, limit: int | None) -> go.Figure:
                     x=[share.tokens],
                     y=["tokens"],
                     marker={"color": colour, "line": {"color": "rgba(255,255,255,0.85)", "width": 1.5}},
-                    name=f"{phase} (n = {len(part)} requests, {sum(s.tokens for s in part)} tokens)",
+                    name=f"{phase} (n = {len(part)}, {sum(s.tokens for s in part)} tokens)",
                     legendgroup=phase,
                     showlegend=number == 0,
                     hovertemplate=f"{style.plain(share.request_id, 40)}: {share.tokens}<extra></extra>",

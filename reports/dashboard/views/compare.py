@@ -65,10 +65,8 @@ def _measured(pages: dict[str, store.RunPage]) -> None:
         values, row = flat(metrics), {"run": run_id}
         for key in DEFAULT:
             low, high = interval(metrics, key)
-            text = with_unit(key, values.get(key))
-            row[metric_name(key).label] = (
-                f"{text} [{number(low)}, {number(high)}]" if low is not None else text
-            )
+            inside = "" if low is None else f" [{number(low)}, {number(high)}]"
+            row[metric_name(key).label] = with_unit(key, values.get(key)) + inside
         row["valid"] = {True: "✓", False: "✕", None: "?"}[(metrics.get("validity") or {}).get("valid")]
         rows.append(row)
     if rows:

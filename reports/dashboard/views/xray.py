@@ -83,7 +83,7 @@ def _batch(view: StepView, limit: int | None) -> None:
         ui.chart(figures.budget(view, limit), "budget", "Tokens of this step by request")
         rows = [{"request": s.request_id, "phase": s.phase, "tokens": s.tokens} for s in view.shares]
         if rows:
-            st.dataframe(pd.DataFrame(rows), hide_index=True, height=260, alt="Shares of this step")
+            st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Shares of this step")
     with right:
         st.subheader("KV blocks and the queue")
         ui.chart(figures.kv_pool(view), "kv", "KV blocks after this step")
@@ -100,7 +100,6 @@ def _batch(view: StepView, limit: int | None) -> None:
             st.dataframe(
                 pd.DataFrame(queue),
                 hide_index=True,
-                height=260,
                 column_config=config,
                 alt="Queue at this step",
             )
