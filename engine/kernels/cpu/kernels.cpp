@@ -1,5 +1,5 @@
 // The C ABI that engine/kernels/cpu/library.py binds. No exception crosses it: functions return a wb::Status, or null.
-#include "model.h"
+#include "units.h"
 
 namespace {
 
@@ -12,28 +12,12 @@ int guarded(F&& f) {
   }
 }
 
-template <class T>
-void linear_once(const void* weight, const void* bias, const void* x, int m, int n, int k, int gated, int int8, int threads,
-                 void* out) {
-  const wb::Linear lin = wb::pack_linear(static_cast<const T*>(weight), static_cast<const T*>(bias), n, k, gated != 0, int8 != 0);
-  const size_t words = static_cast<size_t>(lin.words);
-  wb::Buffer rows(static_cast<size_t>(m) * words * 4);
-  for (int r = 0; r < m; ++r)
-    std::copy_n(static_cast<const T*>(x) + static_cast<size_t>(r) * static_cast<size_t>(k), k,
-                reinterpret_cast<T*>(rows.as<uint32_t>() + static_cast<size_t>(r) * words));
-  const size_t widened_bytes = words * wb::kTileVecs * 64;
-  wb::Buffer widened(widened_bytes * static_cast<size_t>(threads));
-  wb::Stage stage;
-#pragma omp parallel num_threads(threads)
-  {
-    char* own = widened.as<char>() + widened_bytes * static_cast<size_t>(omp_get_thread_num());
-    const auto x_rows = [&] { return rows.as<uint32_t>(); };
-    if (gated)
-      wb::run_linear<T>(lin, x_rows, words, m, threads, stage, own,
-                        wb::GatedSilu<T>{static_cast<T*>(out), static_cast<size_t>(n / 2)});
-    else
-      wb::run_linear<T>(lin, x_rows, words, m, threads, stage, own,
-                        wb::StoreFloat{static_cast<float*>(out), static_cast<size_t>(n)});
+template <class F>
+void* created(F&& f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
 }
 
@@ -55,12 +39,10 @@ int wb_isa(void) {
 }
 
 void* wb_model_create(const WbModelSpec* spec, const float* cos, const float* sin, const void* embed) {
-  try {
-    if (spec->bf16) return static_cast<wb::ModelBase*>(new wb::Model<wb::bf16>(*spec, cos, sin, static_cast<const wb::bf16*>(embed)));
-    return static_cast<wb::ModelBase*>(new wb::Model<float>(*spec, cos, sin, static_cast<const float*>(embed)));
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+  return created([&]() -> wb::ModelBase* {
+    if (spec->bf16) return new wb::Model<wb::bf16>(*spec, cos, sin, static_cast<const wb::bf16*>(embed));
+    return new wb::Model<float>(*spec, cos, sin, static_cast<const float*>(embed));
+  });
 }
 
 void wb_model_free(void* model) { delete static_cast<wb::ModelBase*>(model); }
@@ -96,13 +78,65 @@ int wb_model_forward(void* model, const WbBatch* batch) {
   return guarded([&] { return static_cast<wb::ModelBase*>(model)->forward(*batch); });
 }
 
-// One linear layer, packed and run once: for tests. out is float [m, n], or T [m, n / 2] when gated.
-int wb_linear(int bf16, const void* weight, const void* bias, const void* x, int m, int n, int k, int gated, int int8,
-              int threads, void* out) {
+// Single kernels: see units.h.
+
+void* wb_linear_create(int bf16, const void* weight, const void* bias, int n, int k, int gated, int int8) {
+  return created([&] {
+    return bf16 ? wb::make_linear<wb::bf16>(weight, bias, n, k, gated != 0, int8 != 0)
+                : wb::make_linear<float>(weight, bias, n, k, gated != 0, int8 != 0);
+  });
+}
+
+void wb_linear_free(void* unit) { delete static_cast<wb::LinearUnit*>(unit); }
+
+int wb_linear_run(void* unit, const void* x, int m, int threads, void* out) {
   return guarded([&] {
-    (bf16 ? linear_once<wb::bf16> : linear_once<float>)(weight, bias, x, m, n, k, gated, int8, threads, out);
+    static_cast<wb::LinearUnit*>(unit)->run(x, m, threads, out);
     return wb::Status::kOk;
   });
+}
+
+void* wb_attention_create(int bf16, int heads, int kv_heads, int head_dim, int block_size, int layers, int blocks,
+                          int threads) {
+  return created([&]() -> wb::AttentionUnitBase* {
+    if (bf16) return new wb::AttentionUnitOf<wb::bf16>(heads, kv_heads, head_dim, block_size, layers, blocks, threads);
+    return new wb::AttentionUnitOf<float>(heads, kv_heads, head_dim, block_size, layers, blocks, threads);
+  });
+}
+
+void wb_attention_free(void* unit) { delete static_cast<wb::AttentionUnitBase*>(unit); }
+
+void wb_attention_fill(void* unit, float value) { static_cast<wb::AttentionUnitBase*>(unit)->fill(value); }
+
+void wb_attention_write(void* unit, int layer, int tokens, const int64_t* slots, const float* keys, const float* values) {
+  static_cast<wb::AttentionUnitBase*>(unit)->write(layer, tokens, slots, keys, values);
+}
+
+int wb_attention_run(void* unit, int first_layer, int layers, int requests, int max_blocks, const int32_t* query_start,
+                     const int32_t* seq_lens, const int32_t* block_table, const void* query, void* out) {
+  return guarded([&] {
+    static_cast<wb::AttentionUnitBase*>(unit)->run(first_layer, layers,
+                                                   {query_start, seq_lens, block_table, requests, max_blocks}, query, out);
+    return wb::Status::kOk;
+  });
+}
+
+void wb_rms_norm(int bf16, const float* x, const float* weight, int rows, int n, float eps, void* out) {
+  for (int r = 0; r < rows; ++r) {
+    const size_t at = static_cast<size_t>(r) * static_cast<size_t>(n);
+    if (bf16)
+      wb::rms_norm(x + at, weight, n, eps, static_cast<wb::bf16*>(out) + at);
+    else
+      wb::rms_norm(x + at, weight, n, eps, static_cast<float*>(out) + at);
+  }
+}
+
+// Rows [n, head_dim] in place, row i at positions[i].
+void wb_rotate(float* x, int rows, int head_dim, const int64_t* positions, const float* cos, const float* sin,
+               const float* norm, float eps) {
+  const wb::RopeTable rope{cos, sin, head_dim / 2};
+  for (int r = 0; r < rows; ++r)
+    wb::norm_and_rotate(x + static_cast<size_t>(r) * static_cast<size_t>(head_dim), rope, positions[r], norm, eps);
 }
 
 }  // extern "C"
