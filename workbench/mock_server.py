@@ -294,7 +294,9 @@ async def serve(server: MockServer, host: str, port: int, ready: Callable[[str],
     Raises:
         InvalidInputError: the address can't be listened on.
     """
-    runner = web.AppRunner(server.app(), handle_signals=False, shutdown_timeout=0.5)
+    runner = web.AppRunner(
+        server.app(), handle_signals=False, handler_cancellation=True, shutdown_timeout=0.5
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
