@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from experiments.calibrate import Burst
+from experiments.calibrate import PROBE_CONCURRENCY, PROBE_PROMPTS, PROBE_SECONDS, Probe
 from experiments.cells import CellOutcome
 from experiments.factors import engine_value
 from experiments.metric_info import GOOD, OFFERED, WINDOW
@@ -26,7 +26,7 @@ hang."""
 
 
 class BenchRunner:
-    """Runs cells and the calibration burst of one sweep with ``run_bench``."""
+    """Runs cells and the calibration of one sweep with ``run_bench``."""
 
     def __init__(self, spec: SweepSpec, store: RunStore, sweep_id: str = "") -> None:
         self._spec = spec
@@ -49,13 +49,14 @@ class BenchRunner:
             )
         )
 
-    def burst(self, spec: SweepSpec, num_requests: int) -> Burst:
-        """All requests at once on the baseline: its capacity for this mix."""
-        workload = self._workload.model_copy(update={"arrivals": Arrivals(kind="burst")})
+    def probe(self) -> Probe:
+        """A closed loop on the baseline for a few seconds: its capacity for this mix."""
+        busy_loop = Arrivals(kind="closed", max_concurrency=PROBE_CONCURRENCY)
         start = time.monotonic()
         run = self._bench(
-            workload, spec.baseline, rate=None, num_requests=num_requests, seed=spec.seed % 2**31,
-            nonce=f"calibration-{spec.seed}", sweep=None, tags=("sweep", "calibration"),
+            self._workload.model_copy(update={"arrivals": busy_loop}), self._spec.baseline, rate=None,
+            num_requests=PROBE_PROMPTS, max_seconds=PROBE_SECONDS, seed=self._spec.seed % 2**31,
+            nonce=f"calibration-{self._spec.seed}", sweep=None, tags=("sweep", "calibration"),
         )  # fmt: skip
         wall = time.monotonic() - start
         outcome = outcome_of(run)
@@ -64,7 +65,7 @@ class BenchRunner:
         values = outcome.metrics
         ok = values.get("ok") or 0.0
         busy = values.get(WINDOW) or wall
-        return Burst(
+        return Probe(
             run=run.id,
             request_s=values.get("request_s") or ok / busy,
             tail_s=(values.get("e2el_p50") or 0.0) / 1000.0,

@@ -1,4 +1,4 @@
-"""Set the load of a sweep: the baseline's capacity from one short burst, then a stated share of it for
+"""Set the load of a sweep: the baseline's capacity from one short probe, then a stated share of it for
 every level.
 
 A factor shows only near the load it is meant for: too little and nothing waits, too much and the queue
@@ -14,7 +14,12 @@ from engine.errors import InvalidInputError
 from experiments.models import Frozen
 from experiments.spec import Load, SweepSpec
 
-BURST_PROMPTS = 24
+PROBE_CONCURRENCY = 12
+PROBE_PROMPTS = 96
+PROBE_SECONDS = 8.0
+"""The probe: a closed loop on the baseline; no new request after this long, so a slow machine does not pay
+minutes."""
+AT_ONCE_PROMPTS = 48
 MIN_LOAD_S = 6.0
 MAX_LOAD_S = 20.0
 MIN_PROMPTS = 12
@@ -43,12 +48,12 @@ class Calibration(Frozen):
 
 
 @dataclass(frozen=True)
-class Burst:
-    """What one closed burst of ``BURST_PROMPTS`` requests on the baseline gave.
+class Probe:
+    """What the closed loop on the baseline gave.
 
     Attributes:
         request_s: completed requests per second.
-        tail_s: median time from sending a request to its last token, unloaded queue included.
+        tail_s: median time from sending a request to its last token.
         wall_s: wall time of the whole run, start and stop of the target included.
         busy_s: of that, from the first request to the last token.
     """
@@ -60,37 +65,37 @@ class Burst:
     busy_s: float
 
 
-RunBurst = Callable[[SweepSpec, int], Burst]
-"""Send that many requests at once to the baseline."""
+RunProbe = Callable[[], Probe]
+"""Keep the baseline busy for ``PROBE_SECONDS``."""
 
 
-def calibrate(spec: SweepSpec, burst: RunBurst | None, spent_s: float = 0.0) -> Calibration:
+def calibrate(spec: SweepSpec, probe: RunProbe | None, spent_s: float = 0.0) -> Calibration:
     """Choose rate and number of requests.
 
     Args:
-        burst: measures capacity; not called when ``spec`` has a rate or sends all at once.
+        probe: measures capacity; not called when ``spec`` has a rate or sends all at once.
         spent_s: of the budget, before the first block.
 
     Raises:
-        InvalidInputError: the burst completed nothing, so there is no capacity to take a share of.
+        InvalidInputError: the probe completed nothing, so there is no capacity to take a share of.
     """
-    if spec.request_rate is not None or spec.all_at_once or burst is None:
+    if spec.request_rate is not None or spec.all_at_once or probe is None:
         overhead = DEFAULT_OVERHEAD_S
         count = spec.num_prompts or _prompts(spec, spec.request_rate, overhead, spent_s)
         rate = "all at once" if spec.request_rate is None else f"{spec.request_rate:.3g} requests/s"
         load = Load(request_rate=spec.request_rate, num_prompts=count)
         return Calibration(load=load, overhead_s=overhead, runs=[], text=f"{count} requests, {rate} (given)")
-    found = burst(spec, BURST_PROMPTS)
+    found = probe()
     if not found.request_s > 0:
         raise InvalidInputError(
-            "request-rate", "calibrated", "given by hand: the calibration burst completed no request"
+            "request-rate", "calibrated", "given by hand: the calibration completed no request"
         )
     # The tail beyond the last arrival: about one request's time under load.
     overhead = max(1.0, found.wall_s - found.busy_s) + min(found.tail_s, 5.0)
     rate_rps = float(f"{found.request_s * spec.utilisation:.3g}")
     count = spec.num_prompts or _prompts(spec, rate_rps, overhead, spent_s + found.wall_s)
     text = (
-        f"capacity {found.request_s:.2f} requests/s ({BURST_PROMPTS} at once on the baseline); "
+        f"capacity {found.request_s:.2f} requests/s ({PROBE_CONCURRENCY} at a time on the baseline); "
         f"{spec.utilisation:.0%} of it: {rate_rps:.3g} requests/s, {count} requests a run"
     )
     return Calibration(
@@ -112,7 +117,7 @@ def planned_run_s(spec: SweepSpec) -> float:
 
 def _prompts(spec: SweepSpec, rate: float | None, overhead_s: float, spent_s: float) -> int:
     if rate is None:
-        return 2 * BURST_PROMPTS
+        return AT_ONCE_PROMPTS
     return max(MIN_PROMPTS, round(rate * _load_seconds(spec, overhead_s, spent_s)))
 
 

@@ -47,7 +47,7 @@ def _run(folder: Path, spec: SweepSpec, store: RunStore, budget_s: float | None)
     console.print(question_text(spec))
     runner = BenchRunner(spec, store, folder.name)
     with LiveProgress(console) as live:
-        sweep = Sweep(folder, runner, live, burst=runner.burst, budget_s=budget_s)
+        sweep = Sweep(folder, runner, live, probe=runner.probe, budget_s=budget_s)
         result = sweep.run()
     return write_reports(folder, result, console.print)
 

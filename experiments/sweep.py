@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from engine.errors import InvalidInputError
 from experiments.budget import Budget
-from experiments.calibrate import MIN_BLOCKS, Calibration, RunBurst, calibrate
+from experiments.calibrate import MIN_BLOCKS, Calibration, RunProbe, calibrate
 from experiments.cells import CellOutcome, NoProgress, RunCell, SweepProgress, outputs_digest
 from experiments.control import ControlKernel, block_is_contaminated
 from experiments.design import level_text, make_confirmation, make_schedule, same_level
@@ -70,7 +70,7 @@ def run_sweep(
     run_cell: RunCell,
     progress: SweepProgress | None = None,
     *,
-    burst: RunBurst | None = None,
+    probe: RunProbe | None = None,
     fingerprint: Mapping[str, Any] | None = None,
     control: Callable[[], float] | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -79,7 +79,7 @@ def run_sweep(
 
     Args:
         run_cell: runs one cell in a fresh target; see :class:`experiments.cells.RunCell`.
-        burst: measures capacity when ``spec`` has no rate.
+        probe: measures capacity when ``spec`` has no rate.
         fingerprint: what a resume must find unchanged (code revision, tool version, machine).
         control: the control kernel, in ms.
         clock: seconds, monotonic; the budget is counted on it.
@@ -89,7 +89,7 @@ def run_sweep(
         failed.
     """
     folder = new_sweep(spec, store.root, fingerprint or {})
-    return Sweep(folder, run_cell, progress, burst=burst, control=control, clock=clock).run()
+    return Sweep(folder, run_cell, progress, probe=probe, control=control, clock=clock).run()
 
 
 class Sweep:
@@ -102,7 +102,7 @@ class Sweep:
         run_cell: RunCell,
         progress: SweepProgress | None = None,
         *,
-        burst: RunBurst | None = None,
+        probe: RunProbe | None = None,
         control: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
         budget_s: float | None = None,
@@ -114,7 +114,7 @@ class Sweep:
         self._spec = stored.spec
         self._run_cell = run_cell
         self._progress: SweepProgress = progress or NoProgress()
-        self._burst = burst
+        self._probe = probe
         self._control = control or ControlKernel()
         self._clock = clock
         self._ledger = Ledger(folder)
@@ -142,8 +142,8 @@ class Sweep:
         try:
             self._progress.planned(self._folder, self._cells)
             if self._calibration is None:
-                self._progress.note("calibrating the load" if self._burst else "load as given")
-                self._calibration = calibrate(self._spec, self._burst, self._budget.elapsed())
+                self._progress.note("calibrating the load" if self._probe else "load as given")
+                self._calibration = calibrate(self._spec, self._probe, self._budget.elapsed())
                 self._ledger.calibrated(self._calibration.model_dump(mode="json"))
             self._progress.note(self._calibration.text)
             self._save("running")

@@ -100,7 +100,7 @@ def plan_json(spec: SweepSpec, cells: Sequence[Cell], run_s: float) -> dict[str,
 
 
 def affordable_blocks(spec: SweepSpec, run_s: float) -> tuple[int, int]:
-    """Blocks and confirming pairs that the budget holds at ``run_s`` a run; the first block always completes."""
+    """Blocks and confirming pairs that the budget holds at ``run_s`` a run. One block always completes."""
     pairs = spec.confirm_blocks
     if spec.budget_s is None:
         return spec.blocks, pairs if spec.blocks >= MIN_BLOCKS else 0
@@ -140,7 +140,8 @@ def plan_view(spec: SweepSpec, cells: Sequence[Cell], run_s: float) -> Group:
         question_text(spec),
         table,
         Text(
-            f"{budget}about {blocks} blocks × {spec.runs_per_block} runs × {run_s:.0f} s = {minutes:.1f} min"
+            f"{budget}about {blocks} blocks × {spec.runs_per_block} runs{again}, "
+            f"{run_s:.0f} s a run: {minutes:.1f} min"
         ),
     ]
     if mde is not None:

@@ -27,7 +27,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> World:
     """The command with a simulated machine in the place of the real runner."""
     world = World(effects={"64": 0.5, "256": 0.6})
     monkeypatch.setattr(bench_cell.BenchRunner, "__call__", lambda _self, cell, load: world(cell, load))
-    monkeypatch.setattr(bench_cell.BenchRunner, "burst", lambda _self, spec, n: world.burst(spec, n))
+    monkeypatch.setattr(bench_cell.BenchRunner, "probe", lambda _self: world.probe())
     monkeypatch.setattr(session, "entry_points", lambda group: [])
     return world
 

@@ -164,7 +164,7 @@ def test_room_for_the_confirmation_is_kept_inside_the_budget(tmp_path: Path) -> 
     assert world.now <= 310.0
 
 
-def test_the_load_is_calibrated_from_a_burst_on_the_baseline(tmp_path: Path) -> None:
+def test_the_load_is_calibrated_from_a_probe_of_the_baseline(tmp_path: Path) -> None:
     world = World()
     spec = spec_of(budget="9m", request_rate=None, num_prompts=None)
     result = run(world, tmp_path, spec)

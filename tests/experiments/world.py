@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibrate import Burst
+from experiments.calibrate import Probe
 from experiments.cells import CellOutcome
 from experiments.design import level_text
 from experiments.metric_info import GOOD, OFFERED, WINDOW
@@ -55,9 +55,9 @@ class World:
     def control(self) -> float:
         return self.control_ms
 
-    def burst(self, spec: SweepSpec, num_requests: int) -> Burst:
+    def probe(self) -> Probe:
         self.now += 12.0
-        return Burst(run="calibration", request_s=2.0, tail_s=1.0, wall_s=12.0, busy_s=8.0)
+        return Probe(run="calibration", request_s=2.0, tail_s=1.0, wall_s=12.0, busy_s=8.0)
 
     def __call__(self, cell: Cell, load: Load) -> CellOutcome:
         if self.interrupt_at is not None and len(self.seen) == self.interrupt_at:
@@ -110,4 +110,4 @@ def run(world: World, root: Path, spec: SweepSpec) -> SweepResult:
 
 def resume(world: World, folder: Path) -> SweepResult:
     """Go on with (or start) the sweep in ``folder``."""
-    return Sweep(folder, world, burst=world.burst, control=world.control, clock=world.clock).run()
+    return Sweep(folder, world, probe=world.probe, control=world.control, clock=world.clock).run()
