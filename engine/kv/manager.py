@@ -78,7 +78,7 @@ class KVCacheManager:
         return [block.block_id for block in self.tables[request.request_id]]
 
     def hash_prompt(self, request: Request) -> None:
-        """Hash the request's full blocks, so that lookups are cheap. Raises as :func:`hash_block` does."""
+        """Hash the request's full blocks, so that lookups are cheap."""
         if self.enable_caching:
             self._extend_hashes(request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
@@ -60,6 +61,10 @@ class RequestLimits:
                 f"{num_prompt} tokens",
                 f"at most {self.max_request_tokens - 1} tokens, one is left for the output ({self.reason})",
             )
+        try:
+            array("q", request.prompt_token_ids)
+        except (OverflowError, TypeError):
+            raise InvalidInputError("prompt", "token ids", "integers in the model's vocabulary") from None
         if max_tokens is not None and max_tokens < 1:
             raise InvalidInputError("max_tokens", max_tokens, "at least 1")
         room = self.max_request_tokens - num_prompt

@@ -81,10 +81,7 @@ class Scheduler:
             order=self._next_order,
             queued_ns=self.state.clock.now_ns(),
         )
-        try:
-            self.kv.hash_prompt(request)
-        except (OverflowError, TypeError):
-            raise InvalidInputError("prompt", "token ids", "integers in the model's vocabulary") from None
+        self.kv.hash_prompt(request)
         self._next_order += 1
         self.state.enter(request)
 
