@@ -7,16 +7,21 @@ running sums (in float64) or sums over blocks of fixed length.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
+
+F32Array = npt.NDArray[np.float32]
+F64Array = npt.NDArray[np.float64]
 
 BLOCK = 64
 """Tokens whose probabilities are summed before the first search: a two-level CDF is cheaper, and finer,
 than one over V.
 """
 
-CANDIDATE_LEVELS = (256, 4096)
-"""Candidates to look at before a full sort. Only speed depends on them."""
+CANDIDATES = 256
+"""Best tokens of a row that are looked at before the whole row is. Only speed depends on it."""
 
 
 def pick(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -86,26 +91,20 @@ def draw_truncated(
     Returns:
         int64 [R] token ids.
     """
-    rows, vocab = probs.shape
-    tokens = torch.empty(rows, dtype=torch.int64, device=probs.device)
-    pending = torch.arange(rows, device=probs.device)
-    for level in (*CANDIDATE_LEVELS, vocab):
-        count = min(level, vocab)
-        whole = count == vocab
-        part = probs[pending]
-        if whole:
-            values, ids = part.sort(dim=-1, descending=True, stable=True)
-        else:
-            values, ids = part.topk(count, dim=-1)
-        values = values.double()
-        kept, settled = _cut(values, top_k[pending], top_p[pending], min_p[pending], vocab)
-        # Drawing in id order makes the outcome independent of how topk orders ties inside the kept set.
-        ids, order = ids.sort(dim=-1)
-        weights = torch.where(kept, values, 0.0).gather(1, order)
-        tokens[pending] = ids.gather(1, pick(weights, u[pending]).unsqueeze(1)).squeeze(1)
-        pending = pending[~settled]
-        if whole or pending.numel() == 0:
-            break
+    vocab = probs.shape[1]
+    if vocab <= CANDIDATES:
+        values, ids = probs.sort(dim=-1, descending=True, stable=True)
+    else:
+        values, ids = probs.topk(CANDIDATES, dim=-1)
+    values = values.double()
+    kept, settled = _cut(values, top_k, top_p, min_p, vocab)
+    # Drawing in id order makes the outcome independent of how topk orders ties inside the kept set.
+    ids, order = ids.sort(dim=-1)
+    weights = torch.where(kept, values, 0.0).gather(1, order)
+    tokens = ids.gather(1, pick(weights, u).unsqueeze(1)).squeeze(1)
+    for row in torch.nonzero(~settled).flatten().tolist():
+        cut = cut_row(probs[row].cpu().numpy(), int(top_k[row]), float(top_p[row]), float(min_p[row]))
+        tokens[row] = pick(torch.from_numpy(cut).double().unsqueeze(0), u[row : row + 1].cpu()).item()
     return tokens
 
 
@@ -134,3 +133,39 @@ def _cut(
     last = values.gather(1, (kept_count - 1).unsqueeze(1))
     following = values.gather(1, kept_count.clamp_max(count - 1).unsqueeze(1))
     return kept, (kept_count < count) & mass_known & (last != following).squeeze(1)
+
+
+def cut_row(probs: F32Array, top_k: int, top_p: float, min_p: float) -> F32Array:
+    """One row as :func:`draw_truncated` cuts it (same arguments, no candidates): what is cut becomes 0.
+
+    float32 [V] in and out; the time is that of a few passes over the row, whatever its shape.
+    """
+    # float64, as in _cut: numpy would round min_p times the maximum to float32
+    probs = np.where(probs >= np.float64(min_p) * np.float64(probs.max()), probs, np.float32(0))
+    if top_k < len(probs):
+        probs = _keep_leading(probs, np.ones(len(probs)), top_k)
+    if top_p < 1.0:
+        weights = probs.astype(np.float64)
+        is_cut = top_k < len(probs) or min_p > 0
+        probs = _keep_leading(probs, weights, top_p * (weights.sum() if is_cut else 1.0))
+    return probs
+
+
+def _keep_leading(probs: F32Array, weights: F64Array, limit: float) -> F32Array:
+    """``probs`` without the tokens before which, in falling order (ties by rising id), ``limit`` of weight or
+    more stands.
+
+    No sort over the vocabulary: the upper half of a float32's bits orders positive numbers and gives bins of
+    equal relative width (2**-7); only the bin in which the limit is reached is sorted.
+    """
+    bins = probs.view(np.int32) >> 16
+    from_top = np.bincount(bins, weights=weights)[::-1].cumsum()
+    above = np.concatenate([from_top[-2::-1], [0.0]])
+    border = int(np.argmax(above < limit))
+    members = np.flatnonzero(bins == border)
+    members = members[np.argsort(-probs[members], kind="stable")]
+    inside = weights[members]
+    before = above[border] + inside.cumsum() - inside
+    kept = np.where(bins >= border, probs, np.float32(0))
+    kept[members[before >= limit]] = 0
+    return kept
