@@ -82,6 +82,27 @@ def test_a_preempted_request_keeps_its_token_in_flight_and_waits_for_it():
     assert resumed.new_requests[0].num_computed_tokens == 0  # what the step wrote went with the blocks
 
 
+def test_a_chunk_in_flight_says_nothing_about_the_blocks_of_a_resumed_request():
+    """Preempted and resumed while its first chunk is in flight: that chunk's blocks are no longer its own,
+    and the new ones are not written yet.
+    """
+    harness = Harness(async_scheduling=True, max_num_batched_tokens=16)
+    harness.add("a", 20, max_tokens=2)
+    scheduler = harness.scheduler
+    first = scheduler.schedule()
+    scheduler.preempt_all()
+    second = scheduler.schedule()
+    assert second.num_scheduled_tokens == {"a": 16}
+    scheduler.update(first, harness.executor.execute(first))
+    harness.add("b", harness.requests["a"].prompt_token_ids)
+    other = scheduler.state.requests["b"]
+    assert scheduler.kv.get_computed_blocks(other).num_tokens == 0
+    scheduler.update(second, harness.executor.execute(second))
+    assert scheduler.kv.get_computed_blocks(other).num_tokens == 16
+    harness.drain()
+    harness.check_all_finished()
+
+
 def test_the_last_token_may_arrive_while_preempted():
     harness = Harness(async_scheduling=True)
     harness.add("a", 5, max_tokens=1)

@@ -112,22 +112,25 @@ def test_the_first_in_the_queue_is_not_passed():
     harness.check_all_finished()
 
 
-def test_reservation_looks_at_the_whole_prompt_not_the_first_chunk():
-    """Pitfall 11: without it the two prompts collide half-way and preempt each other."""
-    prompts = {"a": 40, "b": 40}
-    harness = Harness(num_blocks=14, max_num_batched_tokens=16, scheduler_reserve_full_isl=True)
-    for name, length in prompts.items():
-        harness.add(name, length, max_tokens=2)
-    harness.drain()
-    harness.check_all_finished()
-    assert harness.core.stats().num_preemptions == 0
-
-    greedy = Harness(num_blocks=14, max_num_batched_tokens=16, scheduler_reserve_full_isl=False)
-    for name, length in prompts.items():
-        greedy.add(name, length, max_tokens=2)
-    greedy.drain()
-    greedy.check_all_finished()
-    assert greedy.core.stats().num_preemptions == 1
+@pytest.mark.parametrize("threshold", [0, 8])
+def test_reservation_looks_at_the_whole_prompt_not_the_first_chunk(threshold):
+    """Pitfall 11: without it two prompts collide half-way and one loses its work. The rest of a running
+    prefill is set aside, too: with chunks of 8 tokens the second prompt would fit beside the first's chunk.
+    """
+    preemptions = {}
+    for reserve in (True, False):
+        harness = Harness(
+            num_blocks=14,
+            max_num_batched_tokens=16,
+            long_prefill_token_threshold=threshold,
+            scheduler_reserve_full_isl=reserve,
+        )
+        for name in ("a", "b"):
+            harness.add(name, 40, max_tokens=2)
+        harness.drain()
+        harness.check_all_finished()
+        preemptions[reserve] = harness.core.stats().num_preemptions
+    assert preemptions == {True: 0, False: 1}
 
 
 def test_priority_admits_the_lowest_value_first_then_by_arrival():
