@@ -173,6 +173,8 @@ class _Answer:
         self._request = request
         self._body = body
         self._arrival = arrival
+        # Service begins here: a request that waited for a slot still takes its whole time.
+        self._started_ns = time.monotonic_ns()
         self._chat = request.path.endswith("/chat/completions")
         self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
 
@@ -191,7 +193,7 @@ class _Answer:
             else int(self._body.get("max_tokens", 16))
         )
         # Absolute times: the script's delays do not grow by what writing costs.
-        due_ns = self._arrival.arrived_ns + int(script.ttft_ms * 1e6)
+        due_ns = self._started_ns + int(script.ttft_ms * 1e6)
         for number, first in enumerate(range(0, total, script.tokens_per_event)):
             await _until(due_ns)
             if script.cut_after == number:
