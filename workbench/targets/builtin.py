@@ -26,6 +26,7 @@ TRACE_FOLDER = "trace"
 _POLL_S = 0.05
 _STOP_S = 15.0
 _DRAIN_S = 1.0
+_LEFTOVER_S = 3.0
 _ATTEMPTS = 3
 _HOST = "127.0.0.1"
 
@@ -89,9 +90,7 @@ class BuiltinTarget:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        # Whatever it may have left behind: its children are in its group.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _end_group(process.pid)
 
     def _start(self) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -166,6 +165,17 @@ class BuiltinTarget:
         lines = tail(self._folder / LOG_NAME)
         errors = [line for line in lines if line.startswith("error:")]
         return (errors or lines or ["it wrote nothing"])[-1]
+
+
+def _end_group(group: int) -> None:
+    """End what the server may have left behind: its children are in its group. They get a moment to finish
+    their trace."""
+    deadline = time.monotonic() + _LEFTOVER_S
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(_POLL_S)
+        os.killpg(group, signal.SIGKILL)
 
 
 class _PortTakenError(Exception):
