@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.reports.store_factory import write_store
+
+CHROMIUM = os.environ.get("WORKBENCH_CHROMIUM", "/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+_START_S = 90
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots go: ``WORKBENCH_SCREENSHOTS`` to keep them, else a temporary folder."""
+    kept = os.environ.get("WORKBENCH_SCREENSHOTS")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def browsed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_store(tmp_path_factory.mktemp("browsed"))
+
+
+@pytest.fixture(scope="session")
+def dashboard(browsed_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of ``workbench dashboard`` on the synthetic store, in a process of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = "import typer; from reports.commands import register; a = typer.Typer(); register(a); a()"
+    command = [sys.executable, "-c", code, "dashboard", "--no-browser", "--port", str(port)]
+    log = tmp_path_factory.mktemp("dashboard") / "server.log"
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            [*command, "--runs-dir", str(browsed_store)], stdout=out, stderr=subprocess.STDOUT
+        )
+        try:
+            _wait(f"http://127.0.0.1:{port}/_stcore/health", server, log)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.send_signal(signal.SIGINT)
+            try:
+                server.wait(15)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait(15)
+
+
+def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            pytest.fail(f"the dashboard ended with {server.returncode}:\n{log.read_text()}")
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the dashboard did not answer within {_START_S} s:\n{log.read_text()}")

@@ -1,0 +1,157 @@
+"""The dashboard and the exported report in a real browser: pages draw, links lead on, the network is never
+used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from reports.html import write_run_report, write_sweep_report
+from workbench.runstore import RunStore
+
+pytestmark = pytest.mark.browser
+_PATIENCE_MS = 45_000
+PAGES = {
+    "runs": ("", "Runs and sweeps", 0),
+    "run-latency": ("run?run=run-a", "chunk 256", 2),
+    "run-timeline": ("run?run=run-a&tab=Timeline", "chunk 256", 1),
+    "run-steps": ("run?run=run-a&tab=Steps", "chunk 256", 3),
+    "run-hardware": ("run?run=run-a&tab=Hardware", "chunk 256", 1),
+    "run-hostile": ("run?run=run-hostile&tab=Timeline", "</script><img src=x onerror=alert(1)>", 1),
+    "sweep": ("sweep?sweep=sweep-chunk", "Which chunk_size serves short chats best", 1),
+    "sweep-levels": ("sweep?sweep=sweep-chunk&tab=Levels", "Which chunk_size serves short chats best", 2),
+    "compare": ("compare?runs=run-a&runs=run-b", "Compare runs", 2),
+    "xray": ("xray?run=run-a&step=120", "Engine X-ray", 3),
+}
+
+
+class Watched:
+    """A browser context that notes what must not happen: script errors, dialogs, requests to other hosts."""
+
+    def __init__(self, context: BrowserContext, home: str) -> None:
+        self.context, self.home = context, home
+        self.outside: list[str] = []
+        self.errors: list[str] = []
+        context.set_default_timeout(_PATIENCE_MS)
+        context.on("request", lambda request: self._request(request.url))
+        context.on("weberror", lambda error: self.errors.append(str(error.error)))
+        context.on("dialog", lambda dialog: self.errors.append(f"dialog: {dialog.message}"))
+
+    def _request(self, url: str) -> None:
+        if not url.startswith((self.home, "data:", "blob:")):
+            self.outside.append(url)
+
+    def page(self, path: str) -> Page:
+        page = self.context.new_page()
+        page.goto(self.home + path)
+        return page
+
+
+@pytest.fixture
+def watched(browser: Browser, dashboard: str, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    scheme, width = getattr(request, "param", ("light", 1440))
+    context = browser.new_context(viewport={"width": width, "height": 1200}, color_scheme=scheme)
+    found = Watched(context, dashboard + "/")
+    yield found
+    context.close()
+    assert found.outside == []
+    assert found.errors == []
+
+
+def _drawn(page: Page, heading: str, charts: int) -> None:
+    expect(page.get_by_role("heading", level=1).filter(has_text=heading)).to_be_visible(timeout=_PATIENCE_MS)
+    expect(
+        page.locator(".js-plotly-plot .main-svg").first if charts else page.locator("h1").first
+    ).to_be_visible(timeout=_PATIENCE_MS)
+    expect(page.locator(".js-plotly-plot")).to_have_count(charts, timeout=_PATIENCE_MS)
+    expect(page.locator("[data-testid=stException]")).to_have_count(0)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_draws(watched: Watched, shots: Path, name: str) -> None:
+    path, heading, charts = PAGES[name]
+    page = watched.page(path)
+    _drawn(page, heading, charts)
+    page.screenshot(path=shots / f"{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize("watched", [("dark", 1440), ("light", 480)], indirect=True, ids=["dark", "narrow"])
+def test_dark_and_narrow(watched: Watched, shots: Path, request: pytest.FixtureRequest) -> None:
+    kind = request.node.callspec.id
+    for name in ("sweep", "xray"):
+        path, heading, charts = PAGES[name]
+        page = watched.page(path)
+        _drawn(page, heading, charts)
+        page.screenshot(path=shots / f"{name}-{kind}.png", full_page=True)
+        page.close()
+
+
+def test_from_a_run_to_a_request_to_a_step(watched: Watched, shots: Path) -> None:
+    page = watched.page("run?run=run-a&tab=Requests")
+    _drawn(page, "chunk 256", 0)
+    page.get_by_role("combobox", name="Or choose a request by its id").click()
+    page.get_by_role("option", name="req-0009").click()
+    expect(page.get_by_role("heading", name="Request req-0009")).to_be_visible(timeout=_PATIENCE_MS)
+    _drawn(page, "chunk 256", 1)
+    page.screenshot(path=shots / "request.png", full_page=True)
+    page.get_by_text("in the X-ray").click()
+    _drawn(page, "Engine X-ray", 3)
+    assert "run=run-a" in page.url
+    assert "step=" in page.url
+    before = page.url
+    page.get_by_role("button", name="Next", exact=True).click()
+    page.wait_for_url(lambda url: url != before)
+    _drawn(page, "Engine X-ray", 3)
+
+
+def test_a_tab_is_in_the_address(watched: Watched) -> None:
+    page = watched.page("run?run=run-a")
+    _drawn(page, "chunk 256", 2)
+    page.get_by_role("tab", name="Timeline").click()
+    page.wait_for_url("**tab=Timeline**")
+    _drawn(page, "chunk 256", 1)
+
+
+def test_a_sweep_is_one_click_from_the_start(watched: Watched) -> None:
+    page = watched.page("")
+    _drawn(page, "Runs and sweeps", 0)
+    page.get_by_role("link", name="Open sweep").click()
+    _drawn(page, "Which chunk_size serves short chats best", 1)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)], ids=["light", "dark", "narrow"]
+)
+@pytest.mark.parametrize("kind", ["sweep", "run", "hostile"])
+def test_the_report_opens_from_a_file_without_a_network(
+    browser: Browser, browsed_store: Path, shots: Path, kind: str, scheme: str, width: int
+) -> None:
+    store = RunStore(browsed_store)
+    if kind == "sweep":
+        path = write_sweep_report(browsed_store / "sweep-chunk")
+    else:
+        path = write_run_report(store.open("run-a" if kind == "run" else "run-hostile"))
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,
+        offline=True,  # type: ignore[arg-type]
+    )
+    watched = Watched(context, path.as_uri())
+    page = watched.page("")
+    page.wait_for_selector("html[data-ready=yes]", timeout=_PATIENCE_MS)
+    count = page.locator(".plot[data-figure]").count()
+    assert count == (4 if kind == "sweep" else 7)
+    assert page.locator(".plot[data-figure] svg.main-svg").count() >= count
+    assert page.locator("img").count() == 0
+    assert page.get_by_text("could not be drawn").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.screenshot(path=shots / f"report-{kind}-{scheme}-{width}.png", full_page=True)
+    page.emulate_media(media="print")
+    assert page.locator("nav.toc").is_visible() is False
+    context.close()
+    assert watched.outside == []
+    assert watched.errors == []
