@@ -48,3 +48,4 @@ class RequestOutput:
     prompt_logprobs: list[list[Logprob] | None] | None = None
     error: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    """``cumulative_logprob_<i>`` and ``score_<i>`` of a beam search's sequences; else empty."""

@@ -20,7 +20,7 @@ BLOCK = 64
 than one over V.
 """
 
-CANDIDATES = 256
+CANDIDATES = 128
 """Best tokens of a row that are looked at before the whole row is. Only speed depends on it."""
 
 

@@ -190,4 +190,7 @@ def _cut_min_p(probs: torch.Tensor, min_p: torch.Tensor, min_p_host: npt.NDArray
     if not min_p_host.any():
         return probs
     threshold = probs.amax(dim=-1, keepdim=True).double() * min_p.unsqueeze(1)
-    return probs.masked_fill_(probs < threshold, 0.0)
+    # The same comparison in float32: against the smallest float32 that isn't below the threshold.
+    rounded = threshold.float()
+    up = torch.nextafter(rounded, torch.full_like(rounded, torch.inf))
+    return probs.masked_fill_(probs < torch.where(rounded.double() < threshold, up, rounded), 0.0)

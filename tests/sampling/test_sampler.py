@@ -175,6 +175,19 @@ def test_a_resumed_row_goes_on_as_if_it_had_never_left() -> None:
         ]
 
 
+def test_a_row_that_does_not_sample_stays_where_it_is() -> None:
+    """As a row in the middle of its prompt does while others decode."""
+    params = SamplingParams(seed=3)
+    sampler = Sampler(50_000, 2)
+    for row in range(2):
+        sampler.add_row(row, params, [1], [], [])
+    flat = torch.zeros(1, 50_000)
+    first = [sampler.sample(flat.clone(), [0]).token_ids[0] for _ in range(4)]
+    second = [sampler.sample(flat.clone(), [1]).token_ids[0] for _ in range(4)]
+    assert first == second
+    assert len(set(first)) == 4
+
+
 def test_moved_and_removed_rows_leave_nothing_behind() -> None:
     sampler = Sampler(VOCAB, 3)
     biased, plain = greedy(logit_bias={7: 100.0}), greedy()
