@@ -61,7 +61,7 @@ def ecdf(runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float
                         "color": style.SERIES[index % len(style.SERIES)],
                         "dash": style.DASHES[index % len(style.DASHES)],
                     },
-                    name=f"{style.plain(label, 40)}: {dict(PANELS)[name]}, n = {count:,}",
+                    name=f"{style.plain(label, 32)} (n = {count:,})",
                     legend="legend" if column == 1 else f"legend{column}",
                     showlegend=True,
                     meta=name,

@@ -23,7 +23,7 @@ MAX_ROWS = 150
 """Requests in one Gantt: more would be thinner than a pixel row can show."""
 _GAP = 58
 _STRIP = 104
-_TOP = 48
+_TOP = 84
 
 
 def timeline(
@@ -178,16 +178,16 @@ def _client_marks(
 
 
 def _legends(figure: go.Figure, count: int, total: int) -> dict[str, object]:
-    """One legend per strip, at its top right, beside its title."""
+    """One legend per strip: that of the requests above its title, the others beside theirs."""
     out: dict[str, object] = {}
     for index in range(count):
         key = "legend" if index == 0 else f"legend{index + 1}"
         top = figure.layout["yaxis" if index == 0 else f"yaxis{index + 1}"].domain[1]
         out[key] = {
             "orientation": "h",
-            "x": 1,
-            "xanchor": "right",
-            "y": min(top + 4 / total, 1.02),
+            "x": 0 if index == 0 else 1,
+            "xanchor": "left" if index == 0 else "right",
+            "y": top + (26 if index == 0 else 4) / total,
             "yanchor": "bottom",
             "font": {"size": 11.5},
         }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
@@ -51,13 +52,20 @@ class Watched:
         return page
 
 
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """One for all pages: its cache holds the application's scripts."""
+    shared = browser.new_context(viewport={"width": 1440, "height": 1200})
+    yield shared
+    shared.close()
+
+
 @pytest.fixture
-def watched(browser: Browser, dashboard: str, request: pytest.FixtureRequest) -> Iterator[Watched]:
-    scheme, width = getattr(request, "param", ("light", 1440))
-    context = browser.new_context(viewport={"width": width, "height": 1200}, color_scheme=scheme)
+def watched(context: BrowserContext, dashboard: str) -> Iterator[Watched]:
     found = Watched(context, dashboard + "/")
     yield found
-    context.close()
+    for page in context.pages:
+        page.close()
     assert found.outside == []
     assert found.errors == []
 
@@ -79,12 +87,16 @@ def test_every_page_draws(watched: Watched, shots: Path, name: str) -> None:
     page.screenshot(path=shots / f"{name}.png", full_page=True)
 
 
-@pytest.mark.parametrize("watched", [("dark", 1440), ("light", 480)], indirect=True, ids=["dark", "narrow"])
-def test_dark_and_narrow(watched: Watched, shots: Path, request: pytest.FixtureRequest) -> None:
-    kind = request.node.callspec.id
+@pytest.mark.parametrize(("kind", "scheme", "width"), [("dark", "dark", 1440), ("narrow", "light", 480)])
+def test_dark_and_narrow(
+    watched: Watched, shots: Path, kind: str, scheme: Literal["dark", "light"], width: int
+) -> None:
     for name in ("sweep", "xray"):
         path, heading, charts = PAGES[name]
-        page = watched.page(path)
+        page = watched.context.new_page()
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 1200})
+        page.goto(watched.home + path)
         _drawn(page, heading, charts)
         page.screenshot(path=shots / f"{name}-{kind}.png", full_page=True)
         page.close()

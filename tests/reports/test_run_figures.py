@@ -23,7 +23,7 @@ def test_ecdf_reaches_the_share_of_samples_below_each_value(tables_a: Tables) ->
     values = samples["ttft"]["ms"].to_numpy()
     for x, y in zip(ttft.x, ttft.y, strict=True):
         assert y == pytest.approx(100 * np.mean(values <= x))
-    assert ttft.name == f"a: TTFT, n = {len(values)}"
+    assert ttft.name == f"a (n = {len(values)})"
     assert [s.x0 for s in figure.layout.shapes] == [600.0]
     assert figure.layout.xaxis.title.text == "ms"
 

@@ -7,6 +7,7 @@ import streamlit as st
 
 from reports.config_diff import flatten
 from reports.dashboard import store, ui
+from reports.facts import Tile
 from reports.figures import xray as figures
 from reports.figures.strips import STOP_TEXT
 from reports.markdown import escape
@@ -63,12 +64,14 @@ def _slider(steps: pd.DataFrame) -> int:
 
 def _summary(view: StepView) -> None:
     step = view.step
-    columns = st.columns(5)
-    columns[0].metric("Step time", f"{number(step['step_ms'])} ms", border=True)
-    columns[1].metric("Tokens", number(step["prefill_tokens"] + step["decode_tokens"]), border=True)
-    columns[2].metric("Running", number(step["num_running"]), border=True)
-    columns[3].metric("Waiting", number(step["num_waiting"]), border=True)
-    columns[4].metric("Preempted", number(step["num_preempted"]), border=True)
+    found = (
+        ("Step time", f"{number(step['step_ms'])} ms"),
+        ("Tokens", number(step["prefill_tokens"] + step["decode_tokens"])),
+        ("Running", number(step["num_running"])),
+        ("Waiting", number(step["num_waiting"])),
+        ("Preempted", number(step["num_preempted"])),
+    )
+    ui.tiles([Tile(label, value) for label, value in found])
     stop = str(step["admission_stop"])
     reason = STOP_TEXT.get(stop, "a reason this version does not know")
     st.info(f"Admission stopped: **{escape(stop)}** — {escape(reason)}.", icon=":material/door_front:")
