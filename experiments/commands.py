@@ -198,7 +198,9 @@ def _finish(result: SweepResult, as_json: bool) -> NoReturn:
         typer.echo(result.model_dump_json())
     code = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_UNUSABLE}.get(result.status, 0)
     if code:
-        typer.echo(f"error: {result.status}: {'; '.join(result.invalid_reasons[:1])}", err=True)
+        typer.echo(
+            f"error: {result.invalid_reasons[0] if result.invalid_reasons else result.status}", err=True
+        )
     raise typer.Exit(code)
 
 

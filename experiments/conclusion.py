@@ -55,7 +55,19 @@ def change_text(ratio: Ratio) -> str:
     text = f"{ratio.point - 1.0:+.0%}".replace("%", " %")
     if ratio.low is None or ratio.high is None:
         return text + " (no interval)"
-    return f"{text} [{100 * (ratio.low - 1):+.0f}, {100 * (ratio.high - 1):+.0f}]"
+    return f"{text} [{_percent(ratio.low)}, {_percent(ratio.high)}]"
+
+
+def _percent(ratio: float) -> str:
+    """A bound as a change; beyond tenfold nobody needs the digits."""
+    return f"{100 * (ratio - 1):+.0f}" if ratio <= 10 else ">+900"
+
+
+def effect_text(mde: float | None) -> str:
+    """The smallest effect that could be seen."""
+    if mde is None:
+        return "unknown (too few blocks)"
+    return f"{mde:.0%}" if mde <= 1.0 else "over 100%"
 
 
 def conclude(
@@ -77,7 +89,7 @@ def conclude(
                 f"{spec.factor} does not matter here: every level is within ±{spec.delta:.0%} of "
                 f"{level_text(spec.baseline)} on {metric}."
             )
-        seen = f" (this sweep sees effects from {mde:.0%} up)" if mde is not None else " (too few blocks)"
+        seen = f" (smallest effect this sweep could see: {effect_text(mde)})"
         base = level_text(spec.baseline)
         return f"No level of {spec.factor} is proven better than {base} on {metric}{seen}: keep {base}."
     name = level_text(choice.best)

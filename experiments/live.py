@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from experiments.design import level_text
-from experiments.metric_info import HEADLINE, metric_info
 from experiments.models import Cell
 
 
@@ -62,22 +61,24 @@ class LiveProgress:
             self._progress.update(self._task, completed=self._done, total=total)
         where = f"{'confirm' if cell.phase == 'confirm' else 'block'} {cell.block:>2}"
         copy = f" ({'AB'[cell.baseline_copy]})" if cell.baseline_copy is not None else ""
-        head = f"{where}  {level_text(cell.level):>6}{copy:<4} {cell.state:<7}"
+        head = f"{where}  {level_text(cell.level):>6}{copy:<4} {cell.state:<6}"
         if cell.state == "DONE":
-            self._console.print(
-                head + "  ".join(_metric(cell, name) for name in HEADLINE) + f"  ({cell.seconds:.1f} s)"
-            )
+            self._console.print(f"{head} {_numbers(cell)}  {cell.seconds:.1f} s", soft_wrap=True)
         else:
             self._console.print(f"[yellow]{head}{cell.reason}[/yellow]")
 
 
-def _metric(cell: Cell, name: str) -> str:
-    value = cell.metrics.get(name)
-    info = metric_info(name)
-    label = info.label if info else name
-    if value is None:
-        return f"{label} -"
-    return f"{label} {value:.0%}" if name == "goodput_ratio" else f"{label} {value:.1f}"
+def _numbers(cell: Cell) -> str:
+    """The headline metrics of a run on one short line."""
+
+    def show(name: str, pattern: str = "{:.1f}") -> str:
+        value = cell.metrics.get(name)
+        return "-" if value is None else pattern.format(value)
+
+    return (
+        f"ttft {show('ttft_p50', '{:.0f}')}  itl {show('itl_p50')}/{show('itl_p99')}  "
+        f"{show('output_tok_s')} tok/s  goodput {show('goodput_ratio', '{:.0%}')}"
+    )
 
 
 def _clock(seconds: float) -> str:

@@ -49,6 +49,9 @@ def build_result(
     done = [cell for cell in main if cell.state == "DONE"]
     blocks_done = len({cell.block for cell in done})
     reasons = [*trouble, *_invalid_reasons(spec, main, aa, equivalence, contaminated)]
+    conclusion = conclude(spec, levels, choice, confirmed, mde)
+    if reasons:
+        conclusion = f"Not valid ({reasons[0]}). For what it is worth: {conclusion}"
     load = calibration.load if calibration else None
     machine = dict(state.context.get("machine", {}))
     return SweepResult(
@@ -69,7 +72,7 @@ def build_result(
         hypothesis=judge_hypothesis(spec, main),
         levels=levels,
         best=choice.best,
-        conclusion=conclude(spec, levels, choice, confirmed, mde),
+        conclusion=conclusion,
         cells=cells,
         aa=aa,
         mde=mde,
@@ -166,7 +169,7 @@ def _notes(
             if changed
             else "no verdict depends on them"
         )
-        text = f"blocks {which} contaminated (the control kernel moved more than 5 %), kept; {effect}"
+        text = f"contaminated: block {which} (the control kernel moved more than 5 %); kept; {effect}"
         notes.append(text)
     if equivalence.compared > equivalence.identical:
         notes.append(equivalence.note)

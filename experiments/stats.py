@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from experiments.models import Verdict
 
@@ -56,9 +56,14 @@ def interval(logs: Sequence[float] | Floats, confidence: float = 0.95) -> LogInt
     if error <= _ZERO:  # a deterministic target repeats itself to the last digit
         return LogInterval(mean, mean, mean, 1.0 if mean == 0.0 else 0.0)
     degrees = x.size - 1
-    half = float(stats.t.ppf(0.5 + confidence / 2, degrees)) * error
-    p = 2.0 * float(stats.t.sf(abs(mean) / error, degrees))
+    half = _t_quantile(0.5 + confidence / 2, degrees) * error
+    p = 2.0 * float(special.stdtr(degrees, -abs(mean) / error))
     return LogInterval(mean, mean - half, mean + half, p)
+
+
+@lru_cache(maxsize=256)
+def _t_quantile(p: float, degrees: int) -> float:
+    return float(stats.t.ppf(p, degrees))
 
 
 def _rank_interval(x: Floats, confidence: float) -> LogInterval:

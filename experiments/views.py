@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.calibrate import MIN_BLOCKS
-from experiments.conclusion import change_text
+from experiments.conclusion import change_text, effect_text
 from experiments.design import level_text, same_level
 from experiments.factors import Factor
 from experiments.metric_info import HEADLINE, metric_info
@@ -178,11 +178,10 @@ def result_view(result: SweepResult) -> Group:
                 f"; {line.evidence}",
             )
         )
-    mde = f"{result.mde:.0%}" if result.mde is not None else "unknown"
     lines.append(
         Text(
             f"A/A (baseline against itself, {result.primary_metric}): {change_text(result.aa)} over "
-            f"{result.aa.n_blocks} blocks · smallest effect this sweep could see: {mde}"
+            f"{result.aa.n_blocks} block(s) · smallest effect this sweep could see: {effect_text(result.mde)}"
         )
     )
     same = result.equivalence

@@ -171,7 +171,7 @@ def test_a_moving_control_marks_its_block_and_nothing_is_dropped(tmp_path: Path)
     result = run(world, tmp_path, spec_of(blocks=3))
     assert result.contaminated_blocks == [1]
     assert result.levels[0].ratio["itl_p99"].n_blocks == 3
-    assert any("blocks 1 contaminated" in note for note in result.notes)
+    assert any("contaminated: block 1" in note for note in result.notes)
     again = resume(world, tmp_path / result.id)
     assert again.contaminated_blocks == [1]
 
