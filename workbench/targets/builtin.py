@@ -22,6 +22,7 @@ from workbench.manifest import TargetInfo
 from workbench.targets import launch
 
 LOG_NAME = "server.log"
+API_KEY_VARIABLE = "WORKBENCH_API_KEY"
 TRACE_FOLDER = "trace"
 _POLL_S = 0.05
 _STOP_S = 15.0
@@ -229,5 +230,7 @@ def _free_port() -> int:
 
 
 def _environment() -> dict[str, str]:
-    # The user's folder must not shadow our packages by a folder of the same name.
-    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    # The user's folder must not shadow our packages by a folder of the same name; a key is for servers of
+    # others.
+    inherited = {name: value for name, value in os.environ.items() if name != API_KEY_VARIABLE}
+    return {**inherited, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
