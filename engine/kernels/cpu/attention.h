@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kv_cache.h"
-#include "stage.h"
+#include "team.h"
 #include "value_tile.h"
 
 namespace wb {

@@ -36,7 +36,7 @@ _X86_FLAGS: dict[str, tuple[str, ...]] = {
 _COMMON_FLAGS = (
     "-std=c++20",
     "-O3",
-    "-fopenmp",
+    "-pthread",
     "-fPIC",
     "-shared",
     "-fno-math-errno",

@@ -80,18 +80,19 @@ int wb_model_forward(void* model, const WbBatch* batch) {
 
 // Single kernels: see units.h.
 
-void* wb_linear_create(int bf16, const void* weight, const void* bias, int n, int k, int gated, int int8) {
+void* wb_linear_create(int bf16, const void* weight, const void* bias, int n, int k, int gated, int int8,
+                       int threads) {
   return created([&] {
-    return bf16 ? wb::make_linear<wb::bf16>(weight, bias, n, k, gated != 0, int8 != 0)
-                : wb::make_linear<float>(weight, bias, n, k, gated != 0, int8 != 0);
+    return bf16 ? wb::make_linear<wb::bf16>(weight, bias, n, k, gated != 0, int8 != 0, threads)
+                : wb::make_linear<float>(weight, bias, n, k, gated != 0, int8 != 0, threads);
   });
 }
 
 void wb_linear_free(void* unit) { delete static_cast<wb::LinearUnit*>(unit); }
 
-int wb_linear_run(void* unit, const void* x, int m, int threads, void* out) {
+int wb_linear_run(void* unit, const void* x, int m, void* out) {
   return guarded([&] {
-    static_cast<wb::LinearUnit*>(unit)->run(x, m, threads, out);
+    static_cast<wb::LinearUnit*>(unit)->run(x, m, out);
     return wb::Status::kOk;
   });
 }

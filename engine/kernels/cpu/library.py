@@ -6,7 +6,7 @@ import ctypes
 import functools
 from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
 
-import torch  # first: the library then shares torch's OpenMP runtime, and so its threads
+import torch
 
 from engine.kernels.cpu.build import InstructionSet, build_library
 
@@ -103,10 +103,10 @@ def load_library(isa: InstructionSet | None = None) -> ctypes.CDLL:
     lib.wb_model_fill_kv.argtypes = [c_void_p, c_float]
     lib.wb_model_forward.argtypes = [c_void_p, POINTER(Batch)]
     lib.wb_linear_create.restype = c_void_p
-    lib.wb_linear_create.argtypes = [c_int, c_void_p, c_void_p, *[c_int] * 4]
+    lib.wb_linear_create.argtypes = [c_int, c_void_p, c_void_p, *[c_int] * 5]
     lib.wb_linear_free.restype = None
     lib.wb_linear_free.argtypes = [c_void_p]
-    lib.wb_linear_run.argtypes = [c_void_p, c_void_p, c_int, c_int, c_void_p]
+    lib.wb_linear_run.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
     lib.wb_attention_create.restype = c_void_p
     lib.wb_attention_create.argtypes = [c_int] * 8
     lib.wb_attention_free.restype = None

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "buffer.h"
-#include "stage.h"
+#include "team.h"
 #include "tile.h"
 
 namespace wb {
@@ -37,7 +37,7 @@ struct Linear {
 
 // Pack row-major `w` ([n, k] of T). gated: w's first half are gate rows, its second half up rows.
 template <class T>
-Linear pack_linear(const T* w, const T* bias, int n, int k, bool gated, bool int8) {
+Linear pack_linear(const T* w, const T* bias, int n, int k, bool gated, bool int8, Team& team) {
   Linear lin;
   lin.n = n;
   lin.k = k;
@@ -53,8 +53,7 @@ Linear pack_linear(const T* w, const T* bias, int n, int k, bool gated, bool int
     for (int i = 0; i < n; ++i) lin.bias.as<float>()[i] = to_float(bias[i]);
   }
 
-#pragma omp parallel for schedule(static)
-  for (int panel = 0; panel < lin.panels; ++panel) {
+  const auto pack_panel = [&](int panel) {
     for (int column = 0; column < kPanelColumns; ++column) {
       const int vec = column / kLanes, lane = column % kLanes;
       const int index = gated ? panel * kLanes + lane : panel * kPanelColumns + column;
@@ -79,7 +78,10 @@ Linear pack_linear(const T* w, const T* bias, int n, int k, bool gated, bool int
           reinterpret_cast<T*>(base)[element] = row[i];
       }
     }
-  }
+  };
+  Stage stage;
+  team.run([&](int) { stage.run(lin.panels, pack_panel); });
+  team.settle();
   return lin;
 }
 

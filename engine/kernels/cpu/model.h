@@ -1,7 +1,5 @@
-// A whole forward in one call: one parallel region, stages inside it, no allocation once the buffers have grown.
+// A whole forward in one call: stages shared by a team of threads, no allocation once the buffers have grown.
 #pragma once
-
-#include <omp.h>
 
 #include <memory>
 #include <vector>
@@ -66,7 +64,8 @@ class Model final : public ModelBase {
         attention_(kv_, spec.num_heads, spec.attention_scale),
         embed_(embed),
         layers_(static_cast<size_t>(spec.num_layers)),
-        stages_(static_cast<size_t>(spec.num_layers + 1) * kStages) {
+        stages_(static_cast<size_t>(spec.num_layers + 1) * kStages),
+        team_(spec.num_threads) {
     const size_t half = static_cast<size_t>(spec.head_size / 2) * static_cast<size_t>(spec.max_model_len);
     rope_memory_ = Buffer(half * 2 * sizeof(float));
     std::copy_n(cos, half, rope_memory_.as<float>());
@@ -87,7 +86,7 @@ class Model final : public ModelBase {
 
   void set_linear(int layer, LinearKind kind, const void* weight, const void* bias) override {
     const auto pack = [&](int n, int k, bool gated) {
-      return pack_linear(static_cast<const T*>(weight), static_cast<const T*>(bias), n, k, gated, s_.int8 != 0);
+      return pack_linear(static_cast<const T*>(weight), static_cast<const T*>(bias), n, k, gated, s_.int8 != 0, team_);
     };
     switch (kind) {
       case kQkv: layers_[static_cast<size_t>(layer)].qkv = pack(qkv_size_, s_.hidden_size, false); break;
@@ -110,6 +109,7 @@ class Model final : public ModelBase {
   size_t kv_bytes_per_block() const override { return kv_.block_bytes * layers_.size(); }
 
   void allocate_kv(int num_blocks) override {
+    team_.settle();
     num_blocks_ = num_blocks;
     cache_ = Buffer(kv_bytes_per_block() * static_cast<size_t>(num_blocks));
   }
@@ -122,12 +122,13 @@ class Model final : public ModelBase {
   Status forward(const WbBatch& batch) override {
     const Status status = check(batch);
     if (status != Status::kOk) return status;
+    team_.settle();
+    batch_ = batch;
     reserve(batch.num_tokens);
     plan_.build(attention_batch(batch), kv_, attention_.group(), s_.num_threads);
     partials_.reserve(attention_.partial_bytes(plan_));
     for (Stage& stage : stages_) stage.reset();
-#pragma omp parallel num_threads(s_.num_threads)
-    run(batch, omp_get_thread_num());
+    team_.run([this](int thread) { run(batch_, thread); });
     return Status::kOk;
   }
 
@@ -281,6 +282,7 @@ class Model final : public ModelBase {
   Linear lm_head_;
   std::vector<float> final_norm_;
   std::vector<Stage> stages_;
+  WbBatch batch_{};
   RopeTable rope_{};
   int num_blocks_ = 0;
   int q_size_ = 0, qkv_size_ = 0;
@@ -288,6 +290,7 @@ class Model final : public ModelBase {
   size_t own_rows_bytes_ = 0, widened_bytes_ = 0, private_bytes_ = 0;
   Buffer cache_, rope_memory_, private_, partials_;
   Buffer hidden_, kept_hidden_, normed_, qkv_, query_, attended_, kept_attended_, inner_;
+  Team team_;  // last: its threads end before what they use
 };
 
 }  // namespace wb

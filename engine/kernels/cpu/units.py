@@ -38,7 +38,6 @@ class NativeLinear:
         self._dtype = weight.dtype
         self._gated = gated
         self._n, self._k = weight.shape
-        self._threads = num_threads
         self._handle = _owned(
             self._lib.wb_linear_create(
                 weight.dtype == torch.bfloat16,
@@ -48,6 +47,7 @@ class NativeLinear:
                 self._k,
                 gated,
                 int8,
+                num_threads,
             )
         )
         weakref.finalize(self, self._lib.wb_linear_free, self._handle)
@@ -58,9 +58,7 @@ class NativeLinear:
             shape = (x.shape[0], self._n // 2 if self._gated else self._n)
             # Poisoned, so that a place that is never written shows.
             out = torch.full(shape, torch.nan, dtype=self._dtype if self._gated else torch.float32)
-        status = self._lib.wb_linear_run(
-            self._handle, pointer(x, self._dtype), x.shape[0], self._threads, out.data_ptr()
-        )
+        status = self._lib.wb_linear_run(self._handle, pointer(x, self._dtype), x.shape[0], out.data_ptr())
         check(status)
         return out
 
