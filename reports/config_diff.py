@@ -22,6 +22,7 @@ PER_RUN = frozenset(
         "seed",
         "nonce",
         "started_ns",
+        "load_seconds",
     }
 )
 """Settings that every fresh engine process has of its own; they differ by design and are no factor."""

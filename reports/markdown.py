@@ -100,7 +100,7 @@ def run_markdown(run: Run) -> str:
     """
     manifest, metrics = run.manifest, run.metrics()
     lines = [
-        f"## Run {escape(manifest.name or manifest.id)}",
+        f"## Run {escape(run_view.display_name(manifest))}",
         "",
         f"{escape(manifest.target.model or 'unknown model')}, {escape(manifest.created)}, {manifest.status}",
         "",

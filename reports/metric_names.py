@@ -99,9 +99,11 @@ def with_unit(key: str, value: object) -> str:
 
 
 def change(ratio: float | None) -> str:
-    """A ratio as a signed change: 1.08 → ``+8.0 %``; a minus is a real minus."""
+    """A ratio as a signed change: 1.08 → ``+8.0 %``, from tenfold on as ``×12``; a minus is a real minus."""
     if ratio is None or not math.isfinite(ratio):
         return "–"
+    if ratio >= 10:
+        return f"×{ratio:.3g}"
     percent = 100 * (ratio - 1)
     digits = 0 if abs(percent) >= 100 else 1
     text = f"{percent:+.{digits}f}"
@@ -110,4 +112,11 @@ def change(ratio: float | None) -> str:
     return text.replace("-", "−") + " %"
 
 
-__all__ = ["HEADLINE", "MetricName", "change", "metric_name", "number", "with_unit"]
+def share(value: float | None) -> str:
+    """A share in percent: 0.031 → ``3.1 %``; from tenfold on without decimals."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{100 * value:,.0f} %" if value >= 10 else f"{100 * value:.1f} %"
+
+
+__all__ = ["HEADLINE", "MetricName", "change", "metric_name", "number", "share", "with_unit"]

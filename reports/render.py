@@ -76,10 +76,21 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     env.filters.update(
-        number=number, change=change, level=level_key, metric=metric_name, moment=moment, setting=setting
+        number=number,
+        change=change,
+        level=level_key,
+        metric=metric_name,
+        moment=moment,
+        setting=setting,
+        sentence=sentence,
     )
     env.globals.update(with_unit=with_unit)
     return env
+
+
+def sentence(text: str) -> str:
+    """The text with a capital first letter."""
+    return text[:1].upper() + text[1:]
 
 
 def moment(iso: str) -> str:
@@ -91,7 +102,7 @@ def moment(iso: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M} UTC"
 
 
-def page(name: str, **context: Any) -> str:
+def page(template: str, /, **context: Any) -> str:
     """Render a self-contained page: styles, script, plotly and both figure templates inside."""
     plotly = get_plotlyjs()
     if "</script" in plotly.lower():
@@ -99,7 +110,7 @@ def page(name: str, **context: Any) -> str:
     templates = {t.name: style.template(t).to_plotly_json() for t in (style.LIGHT, style.DARK)}
     return (
         environment()
-        .get_template(name)
+        .get_template(template)
         .render(
             plotly_js=Markup(plotly),
             figure_templates=script_json(templates),

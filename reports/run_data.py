@@ -43,13 +43,15 @@ class RunData:
 
     @classmethod
     def of(cls, path: Path, manifest: Manifest) -> RunData:
-        """``path``: the run's folder. Second 0 is the first request sent, else the manifest's first clock
+        """``path``: the run's folder. Second 0 is the first measured request, else the manifest's first clock
         pair.
         """
-        table = _arrow(path, "requests", ["sent_ns"], or_none=True)
-        first = pc.min(table["sent_ns"]).as_py() if table is not None else None
-        if first is not None:
-            return cls(path, int(first))
+        table = _arrow(path, "requests", ["sent_ns", "phase"], or_none=True)
+        if table is not None:
+            measured = table.filter(pc.equal(table["phase"], "measure"))
+            first = pc.min((measured if measured.num_rows else table)["sent_ns"]).as_py()
+            if first is not None:
+                return cls(path, int(first))
         return cls(path, manifest.clock[0].monotonic_ns if manifest.clock else 0)
 
     def requests(self) -> pd.DataFrame | None:

@@ -41,6 +41,7 @@ def run_context(run: Run) -> dict[str, Any]:
     validity = (metrics or {}).get("validity") or {}
     return {
         "run": manifest,
+        "name": run_view.display_name(manifest),
         "valid": validity.get("valid"),
         "reasons": validity.get("reasons") or [],
         "sections": SECTIONS,

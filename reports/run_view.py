@@ -16,6 +16,7 @@ from reports.figures import steps as step_figures
 from reports.figures.compare import interval
 from reports.lifecycle import Span, client_spans, engine_spans
 from reports.metric_names import metric_name, number, with_unit
+from reports.pairing import level_key
 from reports.render import Figure
 from reports.run_data import RunData
 from workbench.errors import RunCorruptError
@@ -69,6 +70,15 @@ class Tables:
         return max(ends, default=0.0)
 
 
+def display_name(manifest: Manifest) -> str:
+    """The run's name, else its level in its sweep, else its workload, else its id."""
+    if manifest.name:
+        return manifest.name
+    if manifest.sweep:
+        return f"Level {level_key(manifest.sweep.level)}, block {manifest.sweep.block}"
+    return str(manifest.workload.get("name") or manifest.id)
+
+
 def slo_bounds(metrics: Mapping[str, Any] | None, manifest: Manifest) -> dict[str, float]:
     """SLO bounds in ms by metric; empty without an SLO or with one that can't be read."""
     text = ((metrics or {}).get("goodput") or {}).get("slo") or manifest.slo
@@ -118,21 +128,22 @@ def figures(
     """Every figure of a run's page, in order."""
     spans, source = tables.spans()
     samples = latency.latencies(tables.requests, tables.gaps)
-    width = bucket(tables.duration_s())
+    end = tables.duration_s()
+    width, window = bucket(end), (0.0, end) if end > 0 else None
     lost = telemetry.unavailable(tables.telemetry) if tables.telemetry is not None else ""
     return [
         Figure(
             "fig-latency",
             "Distribution of latencies",
             "Share of requests (TTFT, E2E) or tokens (ITL) at most this slow; dashed: the SLO.",
-            latency.ecdf({manifest.name or manifest.id: samples}, slo_bounds(metrics, manifest)),
+            latency.ecdf({display_name(manifest): samples}, slo_bounds(metrics, manifest)),
         ),
         Figure(
             "fig-timeline",
             "Requests over time above the engine's steps",
             "A row per request in the order they were sent; on the same time axis, what the engine did. "
             "Drag to zoom: all strips follow.",
-            timeline.timeline(spans, tables.requests, tables.steps, source=source),
+            timeline.timeline(spans, tables.requests, tables.steps, window, source),
         ),
         Figure(
             "fig-throughput",

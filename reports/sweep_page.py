@@ -11,7 +11,7 @@ from reports.facts import Tile, fact_list, setting
 from reports.figures import noise, pareto
 from reports.figures import sweep as sweep_figures
 from reports.figures.sweep import ratio_text, sweep_metrics
-from reports.metric_names import change, metric_name
+from reports.metric_names import change, metric_name, share
 from reports.pairing import level_key, ordered_levels
 from reports.render import Figure
 from reports.sweeps import manifests, prove_factor
@@ -50,6 +50,7 @@ def sweep_context(folder: Path, sweep: SweepResult) -> dict[str, Any]:
         "noise": noise_facts(sweep),
         "lost": [cell for cell in sweep.cells if cell.state not in ("DONE", "SKIPPED")],
         "environment": _environment(sweep),
+        "echo": fact_list(sweep.target.get("echo") or {}),
         "cells": sweep.cells,
     }
 
@@ -83,7 +84,7 @@ def tiles(sweep: SweepResult) -> list[Tile]:
     found.append(
         Tile(
             "Smallest detectable effect",
-            "–" if sweep.mde is None else f"{100 * sweep.mde:.1f} %",
+            share(sweep.mde),
             f"effect of interest {100 * sweep.delta:g} %",
         )
     )
@@ -151,7 +152,7 @@ def _boundary(sweep: SweepResult) -> list[tuple[str, str]]:
         groups = [(w.lower(), [lv.value for lv in levels if lv.verdict == w]) for w in words]
     facts = [(f"Levels {word}", ", ".join(map(level_key, values)) or "none") for word, values in groups]
     conditions = sweep.boundary.conditions if sweep.boundary else {}
-    return facts + [(key.replace("_", " ").capitalize(), setting(value)) for key, value in conditions.items()]
+    return facts + fact_list(conditions)
 
 
 def _confirmation(sweep: SweepResult, metrics: list[str]) -> list[tuple[str, str]]:
@@ -167,9 +168,7 @@ def noise_facts(sweep: SweepResult) -> list[tuple[str, str]]:
         ("A/A", f"{ratio_text(sweep.aa)}, n = {sweep.aa.n_blocks} blocks. {sweep.aa.reason}".rstrip()),
         (
             "Detectable",
-            "unknown"
-            if sweep.mde is None
-            else f"effects of {100 * sweep.mde:.1f} % or more would have been seen",
+            "unknown" if sweep.mde is None else f"effects of {share(sweep.mde)} or more would have been seen",
         ),
     ]
     if sweep.drift:
@@ -182,7 +181,7 @@ def noise_facts(sweep: SweepResult) -> list[tuple[str, str]]:
 def _environment(sweep: SweepResult) -> list[tuple[str, list[tuple[str, str]]]]:
     parts: tuple[tuple[str, Mapping[str, Any]], ...] = (
         ("Machine", sweep.machine),
-        ("Target", sweep.target),
+        ("Target", {key: value for key, value in sweep.target.items() if key != "echo"}),
         ("Engine settings, the same on all levels", sweep.engine),
         ("Fixed by the factor", sweep.fixed),
         ("Workload", sweep.workload),

@@ -5,6 +5,7 @@ opened.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,11 @@ def runs() -> list[RunInfo]:
 def readable_runs() -> list[RunInfo]:
     """Runs whose manifest can be read."""
     return [info for info in runs() if info.created]
+
+
+def labels(known: Mapping[str, RunInfo]) -> dict[str, str]:
+    """How runs are called in a list to choose from."""
+    return {i: f"{info.name or info.workload} — {i}".removeprefix(" — ") for i, info in known.items()}
 
 
 @st.cache_data(show_spinner=False, max_entries=2)

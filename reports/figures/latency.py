@@ -71,9 +71,9 @@ def ecdf(runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float
                 col=column,
             )
         limit = (slo or {}).get(name)
-        if limit:
-            _slo_line(figure, limit, column)
         low, high = _range(runs, name, limit)
+        if limit:
+            _slo_line(figure, limit, column, on_the_left=limit * limit < low * high)
         ticks = _ticks(low, high)
         figure.update_xaxes(
             type="log",
@@ -111,7 +111,7 @@ def _steps(data: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return values[keep], share[keep]
 
 
-def _slo_line(figure: go.Figure, limit: float, column: int) -> None:
+def _slo_line(figure: go.Figure, limit: float, column: int, on_the_left: bool) -> None:
     axis = "" if column == 1 else str(column)
     line = {"color": style.VERMILLION, "width": 1.5, "dash": "dash"}
     figure.add_shape(
@@ -124,9 +124,9 @@ def _slo_line(figure: go.Figure, limit: float, column: int) -> None:
         y=0.02,
         xref=f"x{axis}",
         yref=f"y{axis} domain",
-        xanchor="right",
+        xanchor="left" if on_the_left else "right",
         yanchor="bottom",
-        xshift=-4,
+        xshift=4 if on_the_left else -4,
         font={"color": style.VERMILLION, "size": 12},
     )
 

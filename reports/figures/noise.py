@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from experiments.models import SweepResult
-from reports.figures import style
-from reports.metric_names import metric_name
+from reports.figures import ratio_axis, style
+from reports.metric_names import change, metric_name
 from reports.pairing import aa_ratios, level_key, run_order, valid
 
 
@@ -31,27 +33,19 @@ def aa_and_drift(sweep: SweepResult) -> go.Figure:
         subplot_titles=["A/A: baseline against itself", "Drift: runs in the order they ran"],
     )
     if valid(sweep.aa.low) and valid(sweep.aa.high):
-        low, high = 100 * (float(sweep.aa.low or 0) - 1), 100 * (float(sweep.aa.high or 0) - 1)
-        figure.add_hrect(
-            y0=low,
-            y1=high,
-            fillcolor=style.tint(style.GREY, 0.22),
-            line_width=0,
-            row=1,
-            col=1,
-            exclude_empty_subplots=False,
-        )
-    figure.add_hline(
-        y=0, line={"color": style.GREY, "width": 1.5}, row=1, col=1, exclude_empty_subplots=False
-    )
+        band = {"fillcolor": style.tint(style.GREY, 0.22), "line_width": 0, "exclude_empty_subplots": False}
+        figure.add_hrect(y0=sweep.aa.low, y1=sweep.aa.high, row=1, col=1, **band)
+    line = {"color": style.GREY, "width": 1.5}
+    figure.add_hline(y=1, line=line, row=1, col=1, exclude_empty_subplots=False)
     figure.add_trace(
         go.Scatter(
             x=[f"{pair.block}" for pair in pairs],
-            y=[100 * (pair.ratio - 1) for pair in pairs],
+            y=[pair.ratio for pair in pairs],
+            customdata=[change(pair.ratio) for pair in pairs],
             mode="markers",
             marker={"size": 10, "color": style.BLUE},
             name=f"second ÷ first baseline (n = {len(pairs)} blocks)",
-            hovertemplate="block %{x}: %{y:+.1f} %<extra></extra>",
+            hovertemplate="block %{x}: %{customdata}<extra></extra>",
         ),
         row=1,
         col=1,
@@ -79,7 +73,17 @@ def aa_and_drift(sweep: SweepResult) -> go.Figure:
             col=2,
         )
     figure.update_xaxes(title_text="block", type="category", row=1, col=1)
-    figure.update_yaxes(title_text=f"{style.plain(name.label)} change (%)", row=1, col=1)
+    low, high = ratio_axis.limits([pair.ratio for pair in pairs], [sweep.aa.low, sweep.aa.high], 0.01)
+    values, labels = ratio_axis.ticks(low, high)
+    figure.update_yaxes(
+        title_text=f"{style.plain(name.label)} change (%)",
+        type="log",
+        range=[math.log10(low), math.log10(high)],
+        tickvals=values,
+        ticktext=labels,
+        row=1,
+        col=1,
+    )
     figure.update_xaxes(title_text="run order (1 = first)", row=1, col=2)
     figure.update_yaxes(title_text=style.plain(name.axis), rangemode="tozero", row=1, col=2)
     return style.finish(

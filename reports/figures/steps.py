@@ -167,7 +167,7 @@ def throughput(
             )
         )
     peak = max((max(t.y, default=0) for t in figure.data[1:]), default=0)
-    figure.update_xaxes(title_text="seconds from the first request")
+    figure.update_xaxes(title_text="seconds from the first measured request")
     figure.update_yaxes(title_text=f"output (tok/s, mean of {bucket_s:g} s)", rangemode="tozero")
     right = {
         "title": {"text": "requests"},

@@ -13,6 +13,8 @@ import plotly.graph_objects as go
 from reports.figures import style
 
 _POINTS = 3_000
+_IDLE_S = 0.1
+"""The engine has nothing to do when no step began for that long; shorter gaps lie between steps."""
 STOPS: tuple[str, ...] = (
     "queue_empty",
     "token_budget",
@@ -88,8 +90,10 @@ def reduce_steps(steps: pd.DataFrame, limit: int = _POINTS) -> tuple[pd.DataFram
     return found, f" (mean of {1000 * width:.0f} ms, peaks below)"
 
 
-def _hv(steps: pd.DataFrame, column: str, idle: float | None) -> tuple[list[float], list[float]]:
-    """Stair points; where the engine idled between two steps the value drops to ``idle`` (None: it stays)."""
+def _hv(
+    steps: pd.DataFrame, column: str, idle: float | None, gap_s: float
+) -> tuple[list[float], list[float]]:
+    """Stair points; over a gap of more than ``gap_s`` the value drops to ``idle`` (None: it stays)."""
     xs: list[float] = []
     ys: list[float] = []
     starts, ends = steps["start_s"].tolist(), steps["end_s"].tolist()
@@ -98,7 +102,7 @@ def _hv(steps: pd.DataFrame, column: str, idle: float | None) -> tuple[list[floa
         xs.append(start)
         ys.append(value)
         following = starts[i + 1] if i + 1 < len(starts) else None
-        if following is None or (idle is not None and following - end > 0.002):
+        if following is None or (idle is not None and following - end > gap_s):
             xs.append(end)
             ys.append(value if idle is None else idle)
     return xs, ys
@@ -114,8 +118,9 @@ def _stair(
     stack: str | None,
     dash: str = "solid",
     idle: float | None = None,
+    gap_s: float = 0.002,
 ) -> None:
-    xs, ys = _hv(steps, column, idle)
+    xs, ys = _hv(steps, column, idle, gap_s)
     figure.add_trace(
         go.Scatter(
             x=xs,
@@ -140,8 +145,8 @@ def _tokens(figure: go.Figure, row: int, steps: pd.DataFrame) -> None:
 
 
 def _queue(figure: go.Figure, row: int, steps: pd.DataFrame) -> None:
-    _stair(figure, row, steps, "num_running", "running", style.BLUE, None, idle=0.0)
-    _stair(figure, row, steps, "num_waiting", "waiting", style.VERMILLION, None, "dot", idle=0.0)
+    _stair(figure, row, steps, "num_running", "running", style.BLUE, None, idle=0.0, gap_s=_IDLE_S)
+    _stair(figure, row, steps, "num_waiting", "waiting", style.VERMILLION, None, "dot", 0.0, _IDLE_S)
     figure.update_yaxes(title_text="requests", rangemode="tozero", row=row, col=1)
 
 

@@ -9,31 +9,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from experiments.models import Level, Ratio, SweepResult, Verdict
-from reports.figures import style
+from reports.figures import ratio_axis, style
 from reports.metric_names import HEADLINE, change, metric_name
 from reports.pairing import BlockRatio, block_ratios, level_key, ordered_levels, run_order, valid
-
-_RATIO_TICKS = (
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.33,
-    0.5,
-    0.67,
-    0.8,
-    0.9,
-    1.0,
-    1.1,
-    1.25,
-    1.5,
-    2.0,
-    3.0,
-    5.0,
-    10.0,
-    20.0,
-    50.0,
-)
 
 
 def response(sweep: SweepResult, metrics: Sequence[str] | None = None) -> go.Figure:
@@ -182,35 +160,20 @@ def _ratio_axis(
     place: dict[str, int],
     sweep: SweepResult,
 ) -> None:
-    seen = [dot.ratio for found in dots.values() for dot in found]
-    for level in levels:
-        ratio = level.ratio.get(metric)
-        seen += [
-            v for v in ((ratio.point, ratio.low, ratio.high) if ratio else ()) if valid(v) and v is not None
-        ]
-    seen += [1 / (1 + 1.6 * sweep.delta), 1 + 1.6 * sweep.delta]
-    low, high = min(seen) / 1.06, max(seen) * 1.06
-    inside = [t for t in _RATIO_TICKS if low <= t <= high]
-    shown = _spread(inside, math.log(high / low))
+    ratios = [level.ratio[metric] for level in levels if metric in level.ratio]
+    points = [dot.ratio for found in dots.values() for dot in found] + [r.point for r in ratios]
+    low, high = ratio_axis.limits(points, [v for r in ratios for v in (r.low, r.high)], sweep.delta)
+    shown, labels = ratio_axis.ticks(low, high)
     better = metric_name(metric).lower_is_better
     hint = {True: "← better", False: "better →", None: ""}[better]
     figure.update_xaxes(
         type="log",
         range=[math.log10(low), math.log10(high)],
         tickvals=shown,
-        ticktext=["0 %" if t == 1 else change(t).replace(".0 %", " %") for t in shown],
+        ticktext=labels,
         title_text=f"change (%)  {hint}".rstrip(),
         **place,
     )
-
-
-def _spread(ticks: Sequence[float], span: float) -> list[float]:
-    """Ticks that stay readable: at least a fifth of the axis apart, 1.0 always kept."""
-    kept = [1.0]
-    for tick in sorted(ticks, key=lambda t: abs(math.log(t)), reverse=True):
-        if all(abs(math.log(tick / other)) > span / 5 for other in kept):
-            kept.append(tick)
-    return sorted(kept)
 
 
 def levels(sweep: SweepResult, metrics: Sequence[str] = HEADLINE) -> go.Figure:

@@ -46,7 +46,7 @@ def telemetry(samples: pd.DataFrame | None) -> go.Figure:
             col=1,
         )
         figure.update_yaxes(title_text=style.plain(shown_unit, 12), nticks=4, row=row, col=1)
-    figure.update_xaxes(title_text="seconds from the first request", row=len(series))
+    figure.update_xaxes(title_text="seconds from the first measured request", row=len(series))
     figure.update_annotations(x=0, xanchor="left", font={"size": 12.5})
     return style.finish(figure, total + 90, margin={"l": 72, "r": 20, "t": 36, "b": 52})
 

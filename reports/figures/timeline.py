@@ -64,7 +64,9 @@ def timeline(
     left_out = len(rows) - len(shown)
     note = f", first {len(shown)} of {len(rows)}: narrow the window to see the rest" if left_out else ""
     figure.update_xaxes(showticklabels=False)
-    figure.update_xaxes(showticklabels=True, title_text="seconds from the first request", row=len(heights))
+    figure.update_xaxes(
+        showticklabels=True, title_text="seconds from the first measured request", row=len(heights)
+    )
     if window is not None:
         figure.update_xaxes(range=list(window))
     figure.update_yaxes(title_text="request", row=1, col=1)

@@ -114,5 +114,5 @@ def around(steps: pd.DataFrame, index: int, width: int = 60) -> go.Figure:
             col=1,
         )
     figure.for_each_trace(lambda t: t.update(legend="legend") if t.legend == "legend1" else None)
-    figure.update_xaxes(title_text="seconds from the first request", row=len(panels))
+    figure.update_xaxes(title_text="seconds from the first measured request", row=len(panels))
     return style.finish(figure, total + 100, margin={"l": 108, "r": 20, "t": 44, "b": 56}, **legends)

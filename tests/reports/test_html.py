@@ -69,7 +69,7 @@ def test_the_page_says_what_the_sweep_found(page: Page, sweep: SweepResult) -> N
         sweep.question,
         sweep.conclusion,
         sweep.reproduce,
-        sweep.equivalence.note,
+        sweep.equivalence.note.capitalize(),
         sweep.slo,
     ):
         assert text in page.words

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.models import Ratio, SweepResult, Verdict
-from reports.figures import noise, pareto, style
+from reports.figures import noise, pareto, ratio_axis, style
 from reports.figures import sweep as figures
 from reports.pairing import aa_ratios, block_ratios, ordered_levels, run_order
 
@@ -112,7 +112,7 @@ def test_drift_shows_every_run_once_in_its_order(sweep: SweepResult) -> None:
     assert len(baseline.x) == 8
     in_order = [c.metrics["itl_p99"] for c in run_order(sweep)]
     assert [in_order[i - 1] for i in baseline.x] == list(baseline.y)
-    assert list(figure.data[0].y) == pytest.approx([100 * (p.ratio - 1) for p in aa_ratios(sweep, "itl_p99")])
+    assert list(figure.data[0].y) == [p.ratio for p in aa_ratios(sweep, "itl_p99")]
 
 
 def test_frontier_holds_exactly_the_levels_nobody_beats(sweep: SweepResult) -> None:
@@ -124,6 +124,17 @@ def test_frontier_holds_exactly_the_levels_nobody_beats(sweep: SweepResult) -> N
 
 
 def test_ticks_are_apart_and_hold_zero_change() -> None:
-    ticks = figures._spread((0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5), math.log(2.0))
+    ticks = ratio_axis.spread((0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5), math.log(2.0))
     assert 1.0 in ticks
     assert np.diff(np.log(ticks)).min() > math.log(2.0) / 5
+
+
+def test_an_absurd_interval_does_not_squeeze_the_dots() -> None:
+    low, high = ratio_axis.limits([0.8, 1.3], [1e-11, 1e12, None], 0.05)
+    assert 0.3 < low < 0.8
+    assert 1.3 < high < 4.0
+    low, high = ratio_axis.limits([0.8, 1.3], [0.7, 1.5], 0.05)
+    assert low < 0.7
+    assert high > 1.5
+    values, labels = ratio_axis.ticks(0.9, 12.0)
+    assert (labels[values.index(1.0)], labels[-1]) == ("0 %", "×10")

@@ -57,8 +57,8 @@ def _measured(pages: dict[str, store.RunPage]) -> None:
     measured = {i: page.metrics for i, page in pages.items() if page.metrics}
     ui.chart(compare.metrics(measured), "compare-metrics", "Metrics of the runs with intervals")
     st.caption(
-        "Bars are bootstrap intervals inside one run. They do not hold what changes between runs: use a sweep "
-        "to claim a difference."
+        "Bars are bootstrap intervals inside one run. They do not hold what changes between runs: use a "
+        "sweep to claim a difference."
     )
     rows = []
     for run_id, metrics in measured.items():
@@ -84,7 +84,7 @@ else:
     unknown = [i for i in st.query_params.get_all("runs") if i not in known]
     if unknown:
         st.warning("Not in this store, or not readable: " + ", ".join(escape(i) for i in unknown))
-    names = {i: f"{info.name} — {i}" if info.name else i for i, info in known.items()}
+    names = store.labels(known)
     asked = [i for i in st.query_params.get_all("runs") if i in known][:_MOST]
     if asked and asked != st.session_state.get("last_compared"):
         st.session_state["compared"] = asked

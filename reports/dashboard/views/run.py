@@ -23,7 +23,7 @@ _WINDOW_REQUESTS = 80
 
 def _header(page: store.RunPage) -> None:
     manifest = page.manifest
-    st.title(escape(manifest.name or page.id))
+    st.title(escape(run_view.display_name(manifest)))
     with st.container(horizontal=True, vertical_alignment="center"):
         validity = (page.metrics or {}).get("validity") or {}
         if validity.get("valid") is True:
@@ -60,7 +60,9 @@ def _latency(page: store.RunPage) -> None:
     samples = latency.latencies(page.tables.requests, page.tables.gaps)
     bounds = run_view.slo_bounds(page.metrics, page.manifest)
     ui.chart(
-        latency.ecdf({page.manifest.name or page.id: samples}, bounds), "ecdf", "Distribution of latencies"
+        latency.ecdf({run_view.display_name(page.manifest): samples}, bounds),
+        "ecdf",
+        "Distribution of latencies",
     )
     rows = [
         {"metric": label, "n": s.get("n"), **{k: s.get(k) for k in run_view.STATISTICS}}
@@ -86,7 +88,7 @@ def _timeline(page: store.RunPage) -> None:
         if requests is not None and len(requests) > _WINDOW_REQUESTS:
             start_with = float(requests["sent_s"].iloc[_WINDOW_REQUESTS] or end)
         window = st.slider(
-            "Window (seconds from the first request)",
+            "Window (seconds from the first measured request)",
             0.0,
             end,
             (0.0, min(round(start_with, 3), end)),
@@ -165,7 +167,7 @@ if not known:
     st.title("Run")
     ui.nothing("This store has no readable run yet. Make one with `workbench bench`.")
 else:
-    labels = {i: f"{info.name} — {i}" if info.name else i for i, info in known.items()}
+    labels = store.labels(known)
     chosen = ui.choose("Run", "run", list(known), labels)
     if chosen:
         _page(chosen)

@@ -136,7 +136,7 @@ known = {info.id: info for info in store.readable_runs()}
 if not known:
     ui.nothing("This store has no readable run yet. Make one with `workbench bench`.")
 else:
-    labels = {i: f"{info.name} — {i}" if info.name else i for i, info in known.items()}
+    labels = store.labels(known)
     chosen = ui.choose("Run", "run", list(known), labels)
     if chosen:
         _page(chosen)
