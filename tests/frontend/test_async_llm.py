@@ -22,6 +22,8 @@ from tests.frontend import engines
 from tests.frontend.byte_tokenizer import ByteTokenizer
 
 DEADLINE_S = 30.0
+ENDLESS = {"max_model_len": 100_000, "num_gpu_blocks_override": 7_000}
+"""Room for requests that would run far beyond the deadline: only an abort can end them."""
 
 
 @pytest.fixture(autouse=True)
@@ -90,13 +92,15 @@ async def test_refusals_and_stop_strings_and_n() -> None:
 
 @pytest.mark.parametrize("state", ["queued", "prefill", "decode"])
 async def test_leaving_a_stream_frees_everything_in_whatever_state(state: str) -> None:
-    async with running("paced", max_num_seqs=1, max_num_batched_tokens=1) as engine:
+    async with running("paced", max_num_seqs=1, max_num_batched_tokens=1, **ENDLESS) as engine:
         if state == "decode":
-            stream = engine.generate("a", SamplingParams(max_tokens=150), "r")
+            stream = engine.generate("a", SamplingParams(max_tokens=50_000), "r")
             async with aclosing(stream):
                 await anext(stream)
         else:
-            tasks = [asyncio.create_task(collect(engine, "x" * 100)) for _ in range(1 + (state == "queued"))]
+            tasks = [
+                asyncio.create_task(collect(engine, "x" * 50_000)) for _ in range(1 + (state == "queued"))
+            ]
             await until(lambda: engine.stats.num_running == 1 and engine.stats.num_waiting == len(tasks) - 1)
             for task in tasks:
                 task.cancel()
@@ -107,8 +111,8 @@ async def test_leaving_a_stream_frees_everything_in_whatever_state(state: str) -
 
 
 async def test_abort_by_id_ends_the_stream_with_abort() -> None:
-    async with running("paced") as engine:
-        task = asyncio.create_task(collect(engine, "abc", "mine", max_tokens=150))
+    async with running("paced", **ENDLESS) as engine:
+        task = asyncio.create_task(collect(engine, "abc", "mine", max_tokens=50_000))
         other = asyncio.create_task(collect(engine, "abc", "other", max_tokens=20))
         await until(lambda: engine.stats.num_running == 2)
         await engine.abort("mine")
@@ -120,9 +124,9 @@ async def test_abort_by_id_ends_the_stream_with_abort() -> None:
 
 
 async def test_an_id_may_be_used_again_at_once() -> None:
-    async with running("paced") as engine:
+    async with running("paced", **ENDLESS) as engine:
         for prompt in ("abc", "xyz", "123"):
-            stream = engine.generate(prompt, SamplingParams(max_tokens=100), "same")
+            stream = engine.generate(prompt, SamplingParams(max_tokens=50_000), "same")
             async with aclosing(stream):
                 assert (await anext(stream)).outputs[0].text == prompt[0]
         deltas = await collect(engine, "last", "same", max_tokens=8)

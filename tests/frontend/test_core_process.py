@@ -13,6 +13,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.core.client import ProcessCoreClient
 from engine.frontend.processor import InputProcessor
+from engine.messages import FinishReason
 from engine.sampling_params import SamplingParams
 from tests.frontend import engines
 from tests.frontend.byte_tokenizer import ByteTokenizer
@@ -108,6 +110,30 @@ async def test_signals_meant_for_the_group_do_not_end_the_core() -> None:
         assert await asyncio.wait_for(answer, DEADLINE_S)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
+    finally:
+        await client.shutdown()
+
+
+async def test_a_request_that_the_core_refuses_is_answered_and_harms_nobody() -> None:
+    """The front end refuses it first; the core must not rely on that."""
+    client = await ProcessCoreClient.start(EngineConfig(max_model_len=50), f"{engines.HERE}:paced")
+    try:
+        inputs = InputProcessor(EngineConfig(max_model_len=5_000), client.info, ByteTokenizer())
+        good = inputs.process("abc", SamplingParams(max_tokens=5), "good").children[0]
+        client.add(good)
+        client.add(msgspec.structs.replace(good, request_id="long", prompt_token_ids=[1] * 60))
+        client.add(good)  # an id that is in use
+        refused, finished = [], []
+        while len(refused) + len(finished) < 3:
+            news = await asyncio.wait_for(client.get_outputs(), DEADLINE_S)
+            refused += [output for output in news.outputs if output.error is not None]
+            finished += [output for output in news.outputs if output.finish_reason is FinishReason.LENGTH]
+        assert [output.request_id for output in finished] == ["good#0"]
+        assert [(output.request_id, output.finish_reason) for output in refused] == [
+            ("long", FinishReason.ERROR),
+            ("good#0", FinishReason.ERROR),
+        ]
+        assert "at most 49 tokens" in str(refused[0].error)
     finally:
         await client.shutdown()
 

@@ -89,6 +89,9 @@ def test_a_match_that_may_not_stop_is_passed_over_but_one_that_ends_later_counts
     stops = StopStrings(["END"], include=False)
     assert stops.append("xEND", may_stop=False) + stops.append("yEN", may_stop=False) == "xENDy"
     assert (stops.append("D"), stops.matched) == ("", "END")
+    overlapping = StopStrings(["abab"], include=False)
+    assert overlapping.append("abab", may_stop=False) == "ab"
+    assert (overlapping.append("ab"), overlapping.matched) == ("", "abab")
 
 
 def test_a_long_repetitive_stop_string_is_held_back_exactly() -> None:
