@@ -17,6 +17,8 @@ def budget(view: StepView, limit: int | None) -> go.Figure:
     """
     if not view.shares:
         return style.empty("This step computed no tokens.", 150)
+    used = sum(share.tokens for share in view.shares)
+    apart = max(used, limit or 0) / 100  # a white rim would hide a piece that is only a pixel wide
     figure = go.Figure()
     for phase, colour in ((PREFILL, style.ORANGE), ("decode", style.BLUE)):
         part = [s for s in view.shares if s.phase == phase]
@@ -26,14 +28,16 @@ def budget(view: StepView, limit: int | None) -> go.Figure:
                     orientation="h",
                     x=[share.tokens],
                     y=["tokens"],
-                    marker={"color": colour, "line": {"color": "rgba(255,255,255,0.85)", "width": 1.5}},
+                    marker={
+                        "color": colour,
+                        "line": {"color": "#FFFFFF", "width": 1 if share.tokens >= apart else 0},
+                    },
                     name=f"{phase} (n = {len(part)}, {sum(s.tokens for s in part)} tokens)",
                     legendgroup=phase,
                     showlegend=number == 0,
                     hovertemplate=f"{style.plain(share.request_id, 40)}: {share.tokens}<extra></extra>",
                 )
             )
-    used = sum(share.tokens for share in view.shares)
     if limit is not None and limit > used:
         figure.add_trace(
             go.Bar(

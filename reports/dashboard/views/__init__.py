@@ -1,0 +1,1 @@
+"""Pages of the dashboard: scripts that Streamlit runs, one a page."""
