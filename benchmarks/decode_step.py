@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 import torch
 
 from benchmarks.machine import FloorMeter, Floors, seconds
-from engine.kernels.cpu.backend import CpuBackend, usable_cores
+from engine.kernels.cpu.backend import CpuBackend
+from engine.kernels.threads import usable_physical_cores
 from engine.models.backend import ForwardBatch
 from engine.models.config import ModelConfig
 from engine.models.weights import LayerWeights, ModelWeights
@@ -163,7 +164,7 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--threads", type=int, default=usable_physical_cores())
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--quantization", choices=("none", "int8"), default="none")
     parser.add_argument("--repeats", type=int, default=15)

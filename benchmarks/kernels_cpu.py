@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 import torch
 
 from benchmarks.machine import FloorMeter, Floors, seconds
-from engine.kernels.cpu.backend import usable_cores
 from engine.kernels.cpu.units import NativeAttention, NativeLinear
+from engine.kernels.threads import usable_physical_cores
 
 LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_SIZE, BLOCK = 30, 576, 1536, 9, 3, 64, 16
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -122,7 +122,7 @@ def linears(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--threads", type=int, default=usable_physical_cores())
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--only", default="attention,linear,int8")
     parser.add_argument("--repeats", type=int, default=11)

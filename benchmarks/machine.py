@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from engine.kernels.cpu.backend import usable_cores
+from engine.kernels.threads import usable_physical_cores
 
 _READ_BYTES = 512 << 20
 _MATRIX = 2048
@@ -81,7 +81,7 @@ class FloorMeter:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--threads", type=int, default=usable_physical_cores())
     parser.add_argument("--samples", type=int, default=9)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

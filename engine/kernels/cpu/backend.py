@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import weakref
 
-import psutil
 import torch
 
 from engine.errors import InvalidInputError
 from engine.kernels.cpu.build import InstructionSet
 from engine.kernels.cpu.library import ISA_NAMES, Batch, ModelSpec, check, load_library, pointer
+from engine.kernels.threads import usable_physical_cores
 from engine.models.backend import ForwardBatch
 from engine.models.rope import rope_cos_sin
 from engine.models.weights import ModelWeights
@@ -20,13 +19,6 @@ from engine.models.weights import ModelWeights
 _QKV, _O, _GATE_UP, _DOWN, _LM_HEAD = range(5)
 _INPUT_NORM, _POST_NORM, _Q_NORM, _K_NORM, _FINAL_NORM = range(5)
 _DTYPES = (torch.float32, torch.bfloat16)
-
-
-def usable_cores() -> int:
-    """Physical cores, but no more than the CPUs that this process may run on."""
-    physical = psutil.cpu_count(logical=False) or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
-    return max(1, min(physical, allowed))
 
 
 class CpuBackend:
@@ -71,7 +63,7 @@ class CpuBackend:
         if config.head_size % 2:
             raise InvalidInputError("head_size", config.head_size, "an even number")
         self.vocab_size = config.vocab_size
-        self.num_threads = num_threads or usable_cores()
+        self.num_threads = num_threads or usable_physical_cores()
         self._lib = load_library(isa)
         self.instruction_set = ISA_NAMES[self._lib.wb_isa()]
         self._embed = weights.embed.contiguous()
