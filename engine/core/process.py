@@ -75,9 +75,8 @@ class CoreLoop:
             case wire.Add(request):
                 try:
                     self._core.add_request(request)
-                except (
-                    InvalidInputError
-                ) as error:  # the front end checks first; a request must still never end the core
+                # The front end checks first; still no request may ever end the core.
+                except InvalidInputError as error:
                     refusal = EngineCoreOutput(
                         request_id=request.request_id,
                         new_token_ids=[],
