@@ -33,7 +33,7 @@ def create_executor(config: EngineConfig) -> tuple[TorchExecutor, ExecutorInfo]:
     backend, reason = _create_backend(config, model, num_threads)
     if backend.name == "cpu":
         # The native kernels have threads of their own. A second pool, spinning after each of the sampler's
-        # small operations, would take the cores from them: sampling 16 rows took 12 ms on two busy cores, not 1.
+        # small operations, would take the cores from them: on busy cores, sampling took ten times as long.
         torch.set_num_threads(1)
     bytes_per_block = backend.kv_bytes_per_block()
     blocks = num_kv_blocks(config, model.max_model_len, bytes_per_block)
