@@ -30,6 +30,8 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     arrival_ns: int
     priority: int = 0
     cache_salt: str | None = None
+    submitted_ns: int | None = None
+    """When the front end had validated and tokenised it; from then on it waits for the core."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):

@@ -59,6 +59,7 @@ class Request:
         "status",
         "stop_reason",
         "stop_token_ids",
+        "submitted_ns",
     )
 
     def __init__(
@@ -70,6 +71,7 @@ class Request:
         self.priority = core_request.priority
         self.cache_salt = core_request.cache_salt
         self.arrival_ns = core_request.arrival_ns
+        self.submitted_ns = core_request.submitted_ns
         self.queued_ns = queued_ns
         self.order = order
         self.max_total_tokens = max_total_tokens

@@ -111,6 +111,7 @@ class InputProcessor:
         number = self._next_id()
         seed = self._fresh_seed(number) if params.seed is None else params.seed
         params = msgspec.structs.replace(params, seed=seed)
+        submitted_ns = self._clock.now_ns()
         children = tuple(
             EngineCoreRequest(
                 request_id=f"{request_id}#{number}" + (f"_{index}" if params.n > 1 else ""),
@@ -121,6 +122,7 @@ class InputProcessor:
                 arrival_ns=arrival_ns,
                 priority=priority,
                 cache_salt=cache_salt,
+                submitted_ns=submitted_ns,
             )
             for index in range(params.n)
         )

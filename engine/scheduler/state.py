@@ -45,7 +45,7 @@ class SchedulerState:
     def enter(self, request: Request) -> None:
         self.requests[request.request_id] = request
         self.waiting.add(request)
-        self.record(request, EventKind.QUEUED, request.num_prompt_tokens)
+        self.record(request, EventKind.QUEUED, request.num_prompt_tokens, request.submitted_ns)
 
     def start(self, request: Request) -> None:
         """From waiting to running."""

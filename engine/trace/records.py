@@ -23,7 +23,7 @@ class AdmissionStop(StrEnum):
 class EventKind(StrEnum):
     """What happened to a request. ``tokens``/``value`` carry the figure named behind each."""
 
-    QUEUED = "queued"  # tokens = prompt tokens
+    QUEUED = "queued"  # tokens = prompt tokens, value = when the front end handed it over (ns)
     SCHEDULED = "scheduled"  # tokens = tokens given in this step, value = computed mark before it
     PREFIX_HIT = "prefix_hit"  # tokens = tokens found in the prefix cache
     FIRST_TOKEN = "first_token"

@@ -1,0 +1,1 @@
+"""A run's requests and steps on one time axis: the exact split of each request's time, and its export."""
