@@ -105,10 +105,12 @@ class PagedAttention {
 
   // All units of the plan, shared by the team. `query` is [T, heads, dim_words], `out` [T, out_stride] elements of T.
   void run(const AttentionPlan& plan, const AttentionBatch& batch, const char* layer, const uint32_t* query, T* out,
-           size_t out_stride, float* partials, char* scratch_memory, Stage& stage) const {
+           size_t out_stride, float* partials, char* scratch_memory, int threads, Stage& stage) const {
     const Scratch scratch = carve(scratch_memory);
     stage.run(static_cast<int>(plan.units.size()), [&](int i) {
-      attend(plan.units[static_cast<size_t>(i)], batch, layer, query, out, out_stride, partials, scratch);
+      // Most likely this thread's next unit: its keys are fetched while this one ends.
+      const size_t next = std::min(plan.units.size() - 1, static_cast<size_t>(i + threads));
+      attend(plan.units[static_cast<size_t>(i)], plan.units[next], batch, layer, query, out, out_stride, partials, scratch);
     });
   }
 
@@ -140,6 +142,15 @@ class PagedAttention {
     char* values;  // sub-blocks with unwritten tokens, copied with zeros in their place
   };
 
+  // The sub-blocks of one tile.
+  struct Tile {
+    int count;
+    const char* keys[kTileSubBlocks];
+    const char* values[kTileSubBlocks];
+    int first_token[kTileSubBlocks];
+    int capacity[kTileSubBlocks];
+  };
+
   Scratch carve(char* memory) const {
     Scratch s;
     const size_t rows = static_cast<size_t>(rows_), dims = static_cast<size_t>(g_.dim_padded);
@@ -167,8 +178,8 @@ class PagedAttention {
     for (int r = 0; r < rows; ++r) {
       if (tile_sum[r] == 0.0f) continue;  // no token of this tile is visible to the row
       const float peak = std::max(s.max[r], tile_max[r]);
-      const float old_scale = s.sum[r] == 0.0f ? 0.0f : exp1(s.max[r] - peak);
-      const float new_scale = exp1(tile_max[r] - peak);
+      const float old_scale = s.sum[r] == 0.0f ? 0.0f : s.max[r] == peak ? 1.0f : exp1(s.max[r] - peak);
+      const float new_scale = tile_max[r] == peak ? 1.0f : exp1(tile_max[r] - peak);
       s.sum[r] = s.sum[r] * old_scale + tile_sum[r] * new_scale;
       s.max[r] = peak;
       float* out = s.out + r * g_.dim_padded;
@@ -188,29 +199,50 @@ class PagedAttention {
     }
   }
 
-  void attend(const AttentionUnit& unit, const AttentionBatch& batch, const char* layer, const uint32_t* query, T* out,
-              size_t out_stride, float* partials, const Scratch& s) const {
+  static const int32_t* table_of(const AttentionBatch& batch, int request) {
+    return batch.block_table + static_cast<size_t>(request) * static_cast<size_t>(batch.max_blocks);
+  }
+
+  // How many tokens the unit's last row sees.
+  static int visible_to(const AttentionUnit& unit, const AttentionBatch& batch) {
+    return batch.seq_lens[unit.request] - (batch.query_start[unit.request + 1] - unit.first_row) + unit.tokens;
+  }
+
+  void locate(const AttentionUnit& unit, int tile, const AttentionBatch& batch, const char* layer, Tile& t) const {
+    const int first_sub = tile * kTileSubBlocks;
+    const int32_t* table = table_of(batch, unit.request) + first_sub / g_.sub_blocks;
+    t.count = std::min(kTileSubBlocks, g_.touched(visible_to(unit, batch)) - first_sub);
+    int sub = first_sub % g_.sub_blocks, token = g_.first_token(first_sub);
+    for (int i = 0; i < t.count; ++i) {
+      const int capacity = std::min(kLanes, g_.block_size - sub * kLanes);
+      t.keys[i] = layer + g_.key_offset(*table, unit.kv_head, sub);
+      t.values[i] = layer + g_.value_offset(*table, unit.kv_head, sub);
+      t.first_token[i] = token;
+      t.capacity[i] = capacity;
+      token += capacity;
+      if (++sub == g_.sub_blocks) sub = 0, ++table;
+    }
+    for (int i = t.count; i < kTileSubBlocks; ++i) t.keys[i] = t.keys[t.count - 1];  // for prefetching only
+  }
+
+  void attend(const AttentionUnit& unit, const AttentionUnit& next, const AttentionBatch& batch, const char* layer,
+              const uint32_t* query, T* out, size_t out_stride, float* partials, const Scratch& s) const {
     const int rows = unit.tokens * group_;
-    const int first_position = batch.seq_lens[unit.request] - (batch.query_start[unit.request + 1] - unit.first_row);
-    const int limit = first_position + unit.tokens;  // tokens visible to the last row
-    const int subs = g_.touched(limit);
-    const int32_t* table = batch.block_table + static_cast<size_t>(unit.request) * static_cast<size_t>(batch.max_blocks);
+    const int limit = visible_to(unit, batch), first_position = limit - unit.tokens;
     const uint32_t* q = query + (static_cast<size_t>(unit.first_row) * static_cast<size_t>(heads_) +
                                  static_cast<size_t>(unit.kv_head * group_)) * query_words_;
+    Tile tiles[2];
+    locate(unit, unit.tile_begin, batch, layer, tiles[0]);
     if (unit.partial < 0) start_rows(s, rows);
     for (int tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
-      const int first_sub = tile * kTileSubBlocks;
-      const int count = std::min(kTileSubBlocks, subs - first_sub);
-      const char* keys[kTileSubBlocks];
-      const char* values[kTileSubBlocks];
-      for (int i = 0; i < count; ++i) {
-        const int block = table[(first_sub + i) / g_.sub_blocks], sub = (first_sub + i) % g_.sub_blocks;
-        keys[i] = layer + g_.key_offset(block, unit.kv_head, sub);
-        values[i] = layer + g_.value_offset(block, unit.kv_head, sub);
-      }
-      score(q, rows, keys, count, s);
-      softmax(first_sub, count, first_position, rows, s);
-      hide_unwritten(first_sub, count, limit, values, s);
+      Tile &t = tiles[(tile - unit.tile_begin) & 1], &following = tiles[(tile - unit.tile_begin + 1) & 1];
+      if (tile + 1 < unit.tile_end)
+        locate(unit, tile + 1, batch, layer, following);
+      else
+        locate(next, next.tile_begin, batch, layer, following);
+      score(q, rows, t, s);
+      softmax(t, first_position, rows, s);
+      hide_unwritten(t, limit, s);
       float *tile_max = s.tile_max, *tile_sum = s.tile_sum, *tile_out = s.tile_out;
       if (unit.partial >= 0) {
         float* p = partials + static_cast<size_t>(unit.partial + tile - unit.tile_begin) * partial_floats_;
@@ -218,7 +250,7 @@ class PagedAttention {
         std::copy_n(s.tile_sum, rows, p + group_);
         tile_out = p + 2 * group_;
       }
-      weigh(values, count, rows, tile_out, s);
+      weigh(t, following, rows, tile_out, s);
       if (unit.partial < 0) merge_tile(s, tile_max, tile_sum, tile_out, rows);
     }
     if (unit.partial < 0) write_rows(s, out, out_stride, unit.first_row, unit.kv_head, rows);
@@ -228,19 +260,20 @@ class PagedAttention {
     return q + static_cast<size_t>(r / group_ * heads_ + r % group_) * query_words_;
   }
 
-  void score(const uint32_t* q, int rows, const char* const* keys, int count, const Scratch& s) const {
+  // The first rows to read the keys also fetch the values that go with them.
+  void score(const uint32_t* q, int rows, const Tile& t, const Scratch& s) const {
     TileArgs tile;
     tile.words = g_.dim_words;
     tile.stride = 64;
-    tile.ahead = 0;
     v16f result[kTileRows][kTileVecs];
-    for (int sub = 0; sub < count; sub += kTileVecs) {
-      const int vecs = std::min(kTileVecs, count - sub);
-      std::copy_n(keys + sub, vecs, tile.column);
+    for (int sub = 0; sub < t.count; sub += kTileVecs) {
+      const int vecs = std::min(kTileVecs, t.count - sub);
+      std::copy_n(t.keys + sub, vecs, tile.column);
+      for (int v = 0; v < kTileVecs; ++v) tile.fetch[v] = t.values[sub + std::min(v, vecs - 1)];
       for (int row = 0; row < rows; row += kTileRows) {
         const int tile_rows = std::min(kTileRows, rows - row);
         for (int r = 0; r < tile_rows; ++r) tile.row[r] = query_row(q, row + r);
-        run_tile<T, T>(tile, tile_rows, vecs, result);
+        run_tile<T, T>(tile, tile_rows, vecs, row == 0 ? Fetch::kLines4 : Fetch::kNone, result);
         for (int r = 0; r < tile_rows; ++r)
           for (int v = 0; v < vecs; ++v) store16(s.scores + (row + r) * kTileTokens + (sub + v) * kLanes, result[r][v]);
       }
@@ -248,24 +281,21 @@ class PagedAttention {
   }
 
   // Scores to weights exp(scale * (score - max)); tokens after the row's own position, and places that hold none, get zero.
-  void softmax(int first_sub, int count, int first_position, int rows, const Scratch& s) const {
+  void softmax(const Tile& t, int first_position, int rows, const Scratch& s) const {
     for (int r = 0; r < rows; ++r) {
       const float* scores = s.scores + r * kTileTokens;
       T* weights = reinterpret_cast<T*>(s.weights) + r * kTileTokens;
       const int visible = first_position + r / group_ + 1;
-      const auto valid = [&](int i) {
-        const int left = visible - g_.first_token(first_sub + i);
-        return std::max(0, std::min(left, g_.capacity(first_sub + i)));
-      };
+      const auto valid = [&](int i) { return std::max(0, std::min(visible - t.first_token[i], t.capacity[i])); };
       v16f peaks = splat(kMinusInf);
-      for (int i = 0; i < count; ++i) {
+      for (int i = 0; i < t.count; ++i) {
         const v16f x = load16(scores + i * kLanes);
         peaks = max16(peaks, lane_index() < valid(i) ? x : splat(kMinusInf));
       }
       const float peak = reduce_max(peaks);
       s.tile_max[r] = peak * scale_;
       v16f sums = {};
-      for (int i = 0; i < count; ++i) {
+      for (int i = 0; i < t.count; ++i) {
         const v16f e = exp16((load16(scores + i * kLanes) - peak) * scale_);
         const v16f w = lane_index() < valid(i) ? e : v16f{};
         sums += w;
@@ -276,27 +306,28 @@ class PagedAttention {
   }
 
   // Unwritten places may hold anything, NaN included, and zero times NaN is NaN: give such sub-blocks a clean copy.
-  void hide_unwritten(int first_sub, int count, int limit, const char** values, const Scratch& s) const {
+  void hide_unwritten(Tile& t, int limit, const Scratch& s) const {
     constexpr int kPer = kPerWord<T>;
-    for (int i = 0; i < count; ++i) {
-      const int written = std::min(limit - g_.first_token(first_sub + i), g_.capacity(first_sub + i));
+    for (int i = 0; i < t.count; ++i) {
+      const int written = std::min(limit - t.first_token[i], t.capacity[i]);
       if (written >= kLanes) continue;
       char* copy = s.values + static_cast<size_t>(i) * g_.value_bytes;
       const size_t word_row = static_cast<size_t>(g_.dim_padded) * 4;
       const size_t kept = static_cast<size_t>(ceil_div(written, kPer));
-      std::memcpy(copy, values[i], kept * word_row);
+      std::memcpy(copy, t.values[i], kept * word_row);
       std::memset(copy + kept * word_row, 0, g_.value_bytes - kept * word_row);
       if (written % kPer) {  // bf16, odd: the upper half of the last pair is unwritten
         uint32_t* words = reinterpret_cast<uint32_t*>(copy + (kept - 1) * word_row);
         for (int d = 0; d < g_.dim_padded; ++d) words[d] &= 0xffffu;
       }
-      values[i] = copy;
+      t.values[i] = copy;
     }
   }
 
-  void weigh(const char* const* values, int count, int rows, float* tile_out, const Scratch& s) const {
+  // The first rows to read the values also fetch the keys of the tile that follows.
+  void weigh(const Tile& t, const Tile& following, int rows, float* tile_out, const Scratch& s) const {
     ValueArgs tile;
-    tile.sub_blocks = count;
+    tile.sub_blocks = t.count;
     tile.stride = static_cast<size_t>(g_.dim_padded) * 4;
     const int vecs = g_.dim_padded / kLanes;
     v16f result[kTileRows][kTileVecs];
@@ -305,7 +336,11 @@ class PagedAttention {
       for (int r = 0; r < tile_rows; ++r) tile.weights[r] = s.weights + (row + r) * kTileTokens / kPerWord<T>;
       for (int vec = 0; vec < vecs; vec += kTileVecs) {
         const int tile_vecs = std::min(kTileVecs, vecs - vec);
-        for (int i = 0; i < count; ++i) tile.values[i] = values[i] + vec * 64;
+        for (int i = 0; i < t.count; ++i) tile.values[i] = t.values[i] + vec * 64;
+        const char* fetch[kTileSubBlocks];  // a head of many vectors has as many passes to fetch its keys in
+        const int fetched = vec / kTileVecs * kFetchLines * kLanes / kPerWord<T> * 64;
+        for (int i = 0; i < t.count; ++i) fetch[i] = following.keys[i] + fetched;
+        tile.fetch = row == 0 ? fetch : nullptr;
         run_values<T>(tile, tile_rows, tile_vecs, result);
         for (int r = 0; r < tile_rows; ++r)
           for (int v = 0; v < tile_vecs; ++v)

@@ -123,10 +123,11 @@ struct GatedSilu {
 };
 
 // Rows [row_begin, row_end) against `panels` neighbouring panels.
-// int8 panels that several tiles use are widened once, into `widened`.
+// int8 panels that several tiles use are widened once, into `widened`. `upcoming`: the panels that this thread will most likely
+// want next, as many as here; tiles that find theirs in the cache fetch them meanwhile.
 template <class T, class Out>
 void linear_block(const Linear& lin, const uint32_t* x, size_t x_words, int row_begin, int row_end, int panel0, int panels,
-                  char* widened, const Out& out) {
+                  const char* upcoming, char* widened, const Out& out) {
   size_t panel_bytes = lin.panel_bytes(kPerWord<T>);
   size_t vector_bytes = lin.vector_bytes(kPerWord<T>);
   const char* w = lin.data.as<char>() + static_cast<size_t>(panel0) * panel_bytes;
@@ -145,15 +146,26 @@ void linear_block(const Linear& lin, const uint32_t* x, size_t x_words, int row_
   tile.stride = kPanelVecs * vector_bytes;
   for (int v = 0; v < panels * kPanelVecs; ++v)
     tile.column[v] = w + static_cast<size_t>(v / kPanelVecs) * panel_bytes + static_cast<size_t>(v % kPanelVecs) * vector_bytes;
-  tile.ahead = kWeightPrefetchBytes;  // only the first tile finds the weights in memory, the others in the cache
+  tile.ahead = kWeightPrefetchBytes;
+  Fetch fetch = Fetch::kAhead;  // only the first tile finds the weights in memory, the others in the cache
+  const size_t group_bytes = static_cast<size_t>(panels) * lin.panel_bytes(kPerWord<T>);
+  const int tiles = ceil_div(row_end - row_begin, kTileRows);
+  // Spread over all tiles but the first: so many lines for each word of k.
+  const int lines = tiles < 2 || !upcoming ? 0 : ceil_div(static_cast<int>(group_bytes / 64), (tiles - 1) * lin.words);
+  const Fetch later = lines == 0 ? Fetch::kNone : lines == 1 ? Fetch::kLines1 : lines == 2 ? Fetch::kLines2 : Fetch::kLines4;
+  const size_t slice = static_cast<size_t>(lin.words) * 64;
   v16f result[kTileRows][kTileVecs];
-  for (int row = row_begin; row < row_end; row += kTileRows, tile.ahead = 0) {
+  for (int row = row_begin; row < row_end; row += kTileRows, fetch = later) {
     const int rows = std::min(kTileRows, row_end - row);
     for (int r = 0; r < rows; ++r) tile.row[r] = x + static_cast<size_t>(row + r) * x_words;
+    if (lines > 0 && fetch == later) {
+      const int done = ((row - row_begin) / kTileRows - 1) * fetched_lines(later);
+      for (int i = 0; i < kTileVecs; ++i) tile.fetch[i] = upcoming + slice * static_cast<size_t>(done + i);
+    }
     if (widen_on_the_fly)
-      run_tile<T, int8_t>(tile, rows, panels * kPanelVecs, result);
+      run_tile<T, int8_t>(tile, rows, panels * kPanelVecs, fetch, result);
     else
-      run_tile<T, T>(tile, rows, panels * kPanelVecs, result);
+      run_tile<T, T>(tile, rows, panels * kPanelVecs, fetch, result);
     for (int p = 0; p < panels; ++p) {
       const int column = (panel0 + p) * kPanelColumns;
       for (int r = 0; r < rows; ++r) {
@@ -188,10 +200,15 @@ void run_linear(const Linear& lin, Rows&& rows, size_t x_words, int m, int threa
   stage.run(ceil_div(groups, run) * row_blocks, [&](int unit) {
     if (!x) x = rows();
     const int first = unit / row_blocks * run, row = unit % row_blocks * row_block;
-    for (int group = first; group < std::min(groups, first + run); ++group) {
+    const int last = std::min(groups, first + run) - 1;
+    for (int group = first; group <= last; ++group) {
       const int panel = group * kPanelsPerTile;
+      // Behind the run: the one that this thread gets if the others take one each meanwhile.
+      const int next = group < last ? group + 1 : group + 1 + (threads - 1) * run;
+      const char* upcoming = row_blocks > 1 || next >= groups ? nullptr
+          : lin.data.as<char>() + static_cast<size_t>(next * kPanelsPerTile) * lin.panel_bytes(kPerWord<T>);
       linear_block<T>(lin, x, x_words, row, std::min(m, row + row_block), panel,
-                      std::min(kPanelsPerTile, lin.panels - panel), widened, out);
+                      std::min(kPanelsPerTile, lin.panels - panel), upcoming, widened, out);
     }
   });
 }

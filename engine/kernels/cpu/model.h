@@ -239,7 +239,7 @@ class Model final : public ModelBase {
       if (last && batch.num_logits == 0) return;  // the cache is written: nothing else is wanted
       T* out = attended_.as<T>();
       attention_.run(plan_, requests, kv_layer, query_.as<uint32_t>(), out, attended_words_ * kPerWord<T>,
-                     partials_.as<float>(), attention_scratch, *stage++);
+                     partials_.as<float>(), attention_scratch, s_.num_threads, *stage++);
       if (!plan_.splits.empty())
         attention_.merge_split(plan_, out, attended_words_ * kPerWord<T>, partials_.as<float>(), attention_scratch, *stage++);
       if (last) {  // from here on only rows whose logits are wanted

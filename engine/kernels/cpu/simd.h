@@ -51,6 +51,14 @@ WB_INLINE void store(void* p, V v) {
   std::memcpy(p, &v, sizeof(V));
 }
 
+// Make the compiler keep `v` in its register: GCC otherwise loads an operand again for every product that uses it.
+WB_INLINE v16u in_register(v16u v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
 WB_INLINE v16f splat(float x) { return v16f{} + x; }
 WB_INLINE v16i lane_index() { return v16i{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
@@ -130,6 +138,9 @@ WB_INLINE v16f dot<bf16>(v16f acc, uint32_t a, v16u w) {
 }
 
 WB_INLINE float reduce_add(v16f v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#endif
   float lanes[kLanes];
   store(lanes, v);
   for (int step = kLanes / 2; step > 0; step /= 2)
@@ -138,6 +149,9 @@ WB_INLINE float reduce_add(v16f v) {
 }
 
 WB_INLINE float reduce_max(v16f v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#endif
   float lanes[kLanes];
   store(lanes, v);
   for (int step = kLanes / 2; step > 0; step /= 2)

@@ -1,7 +1,9 @@
 // The register tile that all matrix work shares: up to kTileRows rows against up to kTileVecs vectors of 16 columns.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "simd.h"
 
@@ -57,11 +59,21 @@ struct TileArgs {
   const char* column[kTileVecs];
   int words;
   size_t stride;
-  size_t ahead;  // bytes to prefetch ahead, 0: columns are in the cache
+  size_t ahead;  // kAhead: bytes
+  const char* fetch[kTileVecs];  // kLines*: memory that will be needed soon
 };
 
-template <class T, class W, int MR, int NV, bool Ahead>
+// What a tile prefetches while it multiplies: nothing; its own columns, `ahead` bytes further on; or, for each word, a
+// 64-byte line at each of the first 1, 2 or 4 of `fetch`.
+enum class Fetch { kNone, kAhead, kLines1, kLines2, kLines4 };
+
+constexpr int fetched_lines(Fetch mode) {
+  return mode == Fetch::kLines1 ? 1 : mode == Fetch::kLines2 ? 2 : mode == Fetch::kLines4 ? 4 : 0;
+}
+
+template <class T, class W, int MR, int NV, Fetch Mode>
 WB_INLINE void tile_loop(const TileArgs& t, v16f (&acc)[MR][NV]) {
+  constexpr int kLines = std::min(kTileVecs, fetched_lines(Mode));
   size_t at = 0;
   const char* column[NV];
   const uint32_t* row[MR];
@@ -72,9 +84,12 @@ WB_INLINE void tile_loop(const TileArgs& t, v16f (&acc)[MR][NV]) {
     v16u operand[NV];
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) {
-      operand[v] = Operand<T, W>::load_words(column[v] + at);
-      if (Ahead) __builtin_prefetch(column[v] + at + ahead);
+      operand[v] = in_register(Operand<T, W>::load_words(column[v] + at));
+      if (Mode == Fetch::kAhead) __builtin_prefetch(column[v] + at + ahead);
     }
+#pragma GCC unroll 8
+    for (int i = 0; i < kLines; ++i)
+      __builtin_prefetch(t.fetch[i] + static_cast<size_t>(k) * 64);
 #pragma GCC unroll 8
     for (int r = 0; r < MR; ++r) {
 #pragma GCC unroll 8
@@ -84,19 +99,28 @@ WB_INLINE void tile_loop(const TileArgs& t, v16f (&acc)[MR][NV]) {
 }
 
 template <class T, class W, int MR, int NV>
-__attribute__((noinline)) void tile_kernel(const TileArgs& t, v16f (*out)[kTileVecs]) {
+__attribute__((noinline)) void tile_kernel(const TileArgs& t, Fetch mode, v16f (*out)[kTileVecs]) {
   v16f acc[MR][NV] = {};
-  if (t.ahead)
-    tile_loop<T, W, MR, NV, true>(t, acc);
+  // Few lines a word are wanted by full tiles only (others are left out to keep the build short).
+  constexpr Fetch kOne = MR == kTileRows ? Fetch::kLines1 : Fetch::kNone;
+  constexpr Fetch kTwo = MR == kTileRows ? Fetch::kLines2 : Fetch::kNone;
+  if (mode == Fetch::kAhead)
+    tile_loop<T, W, MR, NV, Fetch::kAhead>(t, acc);
+  else if (std::is_same_v<T, W> && mode == Fetch::kLines4)
+    tile_loop<T, T, MR, NV, Fetch::kLines4>(t, acc);
+  else if (std::is_same_v<T, W> && mode == Fetch::kLines2)
+    tile_loop<T, T, MR, NV, kTwo>(t, acc);
+  else if (std::is_same_v<T, W> && mode == Fetch::kLines1)
+    tile_loop<T, T, MR, NV, kOne>(t, acc);
   else
-    tile_loop<T, W, MR, NV, false>(t, acc);
+    tile_loop<T, W, MR, NV, Fetch::kNone>(t, acc);
   for (int r = 0; r < MR; ++r)
     for (int v = 0; v < NV; ++v) out[r][v] = acc[r][v];
 }
 
 template <class T, class W>
-WB_INLINE void run_tile(const TileArgs& t, int rows, int vecs, v16f (*out)[kTileVecs]) {
-  using Kernel = void (*)(const TileArgs&, v16f (*)[kTileVecs]);
+WB_INLINE void run_tile(const TileArgs& t, int rows, int vecs, Fetch mode, v16f (*out)[kTileVecs]) {
+  using Kernel = void (*)(const TileArgs&, Fetch, v16f (*)[kTileVecs]);
 #define WB_ROW(MR) {tile_kernel<T, W, MR, 1>, tile_kernel<T, W, MR, 2>, tile_kernel<T, W, MR, 3>, tile_kernel<T, W, MR, 4>}
 #define WB_ROW2(MR) {tile_kernel<T, W, MR, 1>, tile_kernel<T, W, MR, 2>}
 #if defined(__AVX512F__)
@@ -106,7 +130,7 @@ WB_INLINE void run_tile(const TileArgs& t, int rows, int vecs, v16f (*out)[kTile
 #endif
 #undef WB_ROW
 #undef WB_ROW2
-  kKernels[rows - 1][vecs - 1](t, out);
+  kKernels[rows - 1][vecs - 1](t, mode, out);
 }
 
 }  // namespace wb

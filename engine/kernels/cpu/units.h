@@ -94,7 +94,7 @@ class AttentionUnitOf final : public AttentionUnitBase {
       for (int l = first_layer; l < first_layer + layers; ++l) {
         const char* base = cache_.as<char>() + layer_bytes_ * static_cast<size_t>(l);
         attention_.run(plan_, batch, base, static_cast<const uint32_t*>(query), static_cast<T*>(out), stride,
-                       partials_.template as<float>(), own, *stage++);
+                       partials_.template as<float>(), own, team_.threads(), *stage++);
         if (!plan_.splits.empty())
           attention_.merge_split(plan_, static_cast<T*>(out), stride, partials_.template as<float>(), own, *stage++);
       }

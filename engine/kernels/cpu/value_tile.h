@@ -13,12 +13,14 @@ struct ValueArgs {
   const char* values[kTileSubBlocks];
   int sub_blocks;
   size_t stride;
+  const char* const* fetch;  // per sub-block, kFetchLines 64-byte lines per word to prefetch, or null
 };
 
-template <class T, int MR, int NV>
-__attribute__((noinline)) void value_kernel(const ValueArgs& t, v16f (*out)[kTileVecs]) {
+constexpr int kFetchLines = 4;
+
+template <class T, int MR, int NV, bool Fetching>
+WB_INLINE void value_loop(const ValueArgs& t, v16f (&acc)[MR][NV]) {
   constexpr int kWords = kLanes / kPerWord<T>;
-  v16f acc[MR][NV] = {};
   const uint32_t* row[MR];
   for (int r = 0; r < MR; ++r) row[r] = t.weights[r];
   const size_t stride = t.stride;
@@ -27,7 +29,11 @@ __attribute__((noinline)) void value_kernel(const ValueArgs& t, v16f (*out)[kTil
     for (int k = 0; k < kWords; ++k, value += stride) {
       v16u operand[NV];
 #pragma GCC unroll 8
-      for (int v = 0; v < NV; ++v) operand[v] = load<v16u>(value + v * 64);
+      for (int v = 0; v < NV; ++v) operand[v] = in_register(load<v16u>(value + v * 64));
+      if (Fetching) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kFetchLines; ++i) __builtin_prefetch(t.fetch[s] + (k * kFetchLines + i) * 64);
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < MR; ++r) {
 #pragma GCC unroll 8
@@ -36,6 +42,15 @@ __attribute__((noinline)) void value_kernel(const ValueArgs& t, v16f (*out)[kTil
     }
     for (int r = 0; r < MR; ++r) row[r] += kWords;
   }
+}
+
+template <class T, int MR, int NV>
+__attribute__((noinline)) void value_kernel(const ValueArgs& t, v16f (*out)[kTileVecs]) {
+  v16f acc[MR][NV] = {};
+  if (t.fetch)
+    value_loop<T, MR, NV, true>(t, acc);
+  else
+    value_loop<T, MR, NV, false>(t, acc);
   for (int r = 0; r < MR; ++r)
     for (int v = 0; v < NV; ++v) out[r][v] = acc[r][v];
 }
