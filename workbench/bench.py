@@ -215,7 +215,7 @@ def _check(spec: BenchSpec) -> Slo | None:
 
         config = EngineConfig.create(**spec.engine)
         needed, room = spec.workload.max_total_tokens, config.max_model_len
-        if room is not None and needed > room:
+        if room is not None and needed is not None and needed > room:
             raise InvalidInputError(
                 "max_model_len", room, f"at least {needed}: the workload's longest request"
             )

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.errors import WorkloadError
+from workloads.profile import profile_times
 from workloads.spec import Arrivals
 
 
@@ -17,6 +18,8 @@ def offsets_ns(
 
     Gaps have mean 1/rate and are *not* rescaled to end at count/rate exactly: a rescaled process is not
     Poisson any more. Short runs therefore have a random mean rate, which is stored beside the nominal one.
+    With stages the same process is drawn at unit rate and laid over them; what would come after a last stage
+    of rate 0 is left out, so fewer than ``count`` may be returned.
 
     Raises:
         WorkloadError: the kind needs a rate and there is none.
@@ -25,6 +28,9 @@ def offsets_ns(
         return None
     if arrivals.kind == "burst":
         return np.zeros(count, np.int64)
+    if arrivals.stages:
+        times = profile_times(arrivals.stages, _unit(arrivals, count, rng))
+        return np.rint(times[np.isfinite(times)] * 1e9).astype(np.int64)
     if rate is None:
         raise WorkloadError("rate", rate, f"requests per second, above 0: {arrivals.kind} arrivals need it")
     if not (rate > 0 and np.isfinite(rate)):
@@ -36,3 +42,12 @@ def offsets_ns(
     gaps = rng.gamma(shape, 1.0 / (rate * shape), size=max(count - 1, 0))
     seconds = np.concatenate((np.zeros(1), np.cumsum(gaps)))[:count]
     return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _unit(arrivals: Arrivals, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """``count`` arrivals at rate 1, the first at 0."""
+    if arrivals.kind == "constant":
+        return np.arange(count, dtype=np.float64)
+    shape = arrivals.burstiness if arrivals.kind == "gamma" else 1.0
+    gaps = rng.gamma(shape, 1.0 / shape, size=max(count - 1, 0))
+    return np.concatenate((np.zeros(1), np.cumsum(gaps)))[:count]

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workloads import text
 from workloads.arrivals import offsets_ns
-from workloads.content import DEFAULT_VOCAB_SIZE, prompt_ids
+from workloads.content import DEFAULT_VOCAB_SIZE, block_prompts, id_range, prompt_ids, random_prompts
+from workloads.entropy import entropy
 from workloads.errors import WorkloadError
 from workloads.lengths import sample
+from workloads.request import Built, WorkloadRequest
+from workloads.sessions import sessions
+from workloads.sources import JsonlSource, SessionsSource, ShareGptSource, SonnetSource, TraceSource
 from workloads.spec import WorkloadSpec
+from workloads.tokens import TokenCounter, estimate
+from workloads.traces import read_trace, select
+from workloads.traces.select import offsets_ns as trace_offsets
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WorkloadRequest:
-    """One request to send. Exactly one of ``prompt_token_ids``, ``prompt`` and ``messages`` is set."""
-
-    index: int
-    offset_ns: int | None
-    """Intended send time after the start; None in a closed loop."""
-    group: str
-    max_tokens: int
-    prompt_token_ids: NDArray[np.int32] | None = None
-    prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    num_prompt_tokens: int | None = None
-    """As built; None when only the server can count."""
-    extra_body: dict[str, Any] = field(default_factory=dict)
-    """Further fields of the request's body (sampling parameters)."""
+def build(spec: WorkloadSpec, **options: Any) -> list[WorkloadRequest]:
+    """The requests of :func:`build_all`."""
+    return build_all(spec, **options).requests
 
 
-def build(
+def build_all(
     spec: WorkloadSpec,
     *,
     seed: int,
@@ -44,83 +40,229 @@ def build(
     rate: float | None = None,
     vocab_size: int | None = None,
     max_model_len: int | None = None,
-) -> list[WorkloadRequest]:
+    count_tokens: TokenCounter | None = None,
+) -> Built:
     """Build the requests of ``spec``, in order of sending.
 
-    ``seed`` fixes the shape (arrivals, lengths, mix, order); ``nonce`` changes the content and nothing
-    else, so a second run
-    never measures the prefix cache that the first one filled (unless ``spec.reuse_content``).
+    ``seed`` fixes the shape (arrivals, lengths, mix, order, think times); ``nonce`` changes the content
+    and nothing
+    else, so a second run never measures the prefix cache that the first one filled (unless
+    ``spec.reuse_content``).
 
     Args:
-        num_requests: default: the spec's. With ``duration_s`` too: whatever ends first.
-        duration_s: last arrival lies before this many seconds (open arrivals with a rate only).
+        num_requests: default: the spec's (a trace: all rows). With ``duration_s`` too: whatever ends first.
+            For sessions: how many of these.
+        duration_s: last arrival lies before this many seconds (not in a closed loop or a burst).
         rate: requests per second; default: the spec's.
         vocab_size: size of the model's vocabulary; ids are drawn from its middle, where no special tokens
-        lie. max_model_len: the model's context; a workload that may not fit is refused.
+        lie.
+        max_model_len: the model's context; a workload that may not fit is refused.
+        count_tokens: length of texts; default: an estimate.
 
     Raises:
         WorkloadError: the request list can't be made as asked.
     """
-    if max_model_len is not None and spec.max_total_tokens > max_model_len:
-        raise WorkloadError(
-            "workload",
-            spec.name,
-            f"up to {max_model_len} tokens (the model's context); a request needs {spec.max_total_tokens}",
-        )
+    _fits(spec, spec.max_total_tokens, max_model_len)
+    maker = _Maker(spec, seed, nonce, vocab_size or DEFAULT_VOCAB_SIZE, count_tokens)
     rate = rate if rate is not None else spec.arrivals.rate
-    count = _count(spec, num_requests, duration_s, rate)
-    shape = np.random.default_rng(_entropy("shape", seed))
-    arrivals_rng, mix_rng, length_rng = shape.spawn(3)
-    offsets = offsets_ns(spec.arrivals, count, rate, arrivals_rng)
-    if duration_s is not None and offsets is not None:
-        offsets = offsets[offsets < duration_s * 1e9]
-        limit = num_requests if num_requests is not None else len(offsets)
-        offsets = offsets[:limit]
-        count = len(offsets)
-    classes = _mix(spec, count, mix_rng)
-    inputs = np.empty(count, np.int64)
-    outputs = np.empty(count, np.int64)
-    for number, request_class in enumerate(spec.classes):
-        mine = np.flatnonzero(classes == number)
-        inputs[mine] = sample(request_class.input_tokens, len(mine), length_rng)
-        outputs[mine] = sample(request_class.output_tokens, len(mine), length_rng)
-    prompts = prompt_ids(
-        spec,
-        classes,
-        inputs,
-        vocab_size or DEFAULT_VOCAB_SIZE,
-        _entropy("content", seed, "" if spec.reuse_content else nonce),
-    )
-    extra: dict[str, Any] = {"temperature": spec.temperature}
-    return [
-        WorkloadRequest(
-            index=i,
-            offset_ns=None if offsets is None else int(offsets[i]),
-            group=spec.classes[classes[i]].name,
-            max_tokens=int(outputs[i]),
-            prompt_token_ids=prompts[i],
-            num_prompt_tokens=int(inputs[i]),
-            extra_body=extra,
-        )
-        for i in range(count)
-    ]
+    built = maker.make(num_requests, duration_s, rate)
+    if spec.max_total_tokens is None:
+        longest = max(((r.num_prompt_tokens or 0) + r.max_tokens for r in built.requests), default=0)
+        _fits(spec, longest, max_model_len)
+    return built
 
 
-def _count(spec: WorkloadSpec, num_requests: int | None, duration_s: float | None, rate: float | None) -> int:
-    if num_requests is not None and num_requests < 1:
-        raise WorkloadError("num_requests", num_requests, "at least 1")
-    if duration_s is None:
-        return num_requests if num_requests is not None else spec.num_requests
-    if duration_s <= 0:
-        raise WorkloadError("duration", duration_s, "seconds, above 0")
-    if not spec.arrivals.open_rate or rate is None:
+def _fits(spec: WorkloadSpec, needed: int | None, room: int | None) -> None:
+    if needed is not None and room is not None and needed > room:
         raise WorkloadError(
-            "duration", duration_s, "only for arrivals with a rate (else use num_requests or max_seconds)"
+            "workload", spec.name, f"up to {room} tokens (the model's context); a request needs {needed}"
         )
-    # Enough that the last arrival lies behind the end, whatever the seed; the rest is cut off.
-    expected = rate * duration_s
-    spread = 1.0 / min(spec.arrivals.burstiness, 1.0) if spec.arrivals.kind == "gamma" else 1.0
-    return int(expected + 10.0 * np.sqrt(expected * spread) + 20.0 * spread)
+
+
+class _Maker:
+    """One build: the spec and its streams of randomness."""
+
+    def __init__(
+        self, spec: WorkloadSpec, seed: int, nonce: str, vocab_size: int, count_tokens: TokenCounter | None
+    ) -> None:
+        self._spec = spec
+        self._nonce = "" if spec.reuse_content else nonce
+        self._content = entropy("content", seed, self._nonce)
+        self._vocab_size = vocab_size
+        self._count_tokens = count_tokens or estimate
+        shape = np.random.default_rng(entropy("shape", seed))
+        self._arrivals_rng, self._mix_rng, self._length_rng = shape.spawn(3)
+        self._notes: dict[str, Any] = {}
+        if isinstance(spec.source, (ShareGptSource, SonnetSource)):
+            self._notes["token_counts"] = "tokenizer" if count_tokens else "estimate: 4 bytes a token"
+
+    def make(self, num_requests: int | None, duration_s: float | None, rate: float | None) -> Built:
+        source, arrivals = self._spec.source, self._spec.arrivals
+        if num_requests is None and duration_s is None:
+            # Stages say themselves how long they last.
+            duration_s = arrivals.stage_seconds
+        if isinstance(source, TraceSource):
+            return self._trace(source, num_requests, duration_s, rate)
+        if isinstance(source, JsonlSource):
+            requests, notes = text.jsonl(source, num_requests or self._spec.num_requests)
+            self._notes |= notes | _digest(source.path)
+            if arrivals.kind == "trace":
+                return Built(self._at_their_times(requests, duration_s), self._notes)
+            return Built(self._scheduled(requests, duration_s, rate), self._notes)
+        count, limit = self._count(num_requests, duration_s, rate)
+        offsets = offsets_ns(arrivals, count, rate, self._arrivals_rng)
+        if offsets is not None:
+            if duration_s is not None:
+                offsets = offsets[offsets < duration_s * 1e9][:limit]
+            count = len(offsets)
+        requests = self._requests(count)
+        return Built(self._placed(requests, offsets), self._notes)
+
+    def _requests(self, count: int) -> list[WorkloadRequest]:
+        source = self._spec.source
+        if source is None:
+            return self._classes(count)
+        if isinstance(source, SessionsSource):
+            extra = {"temperature": self._spec.temperature}
+            turns = sessions(source, count, self._length_rng, self._content, id_range(self._vocab_size))
+            return [replace(turn, extra_body=extra) for turn in turns]
+        if isinstance(source, ShareGptSource):
+            requests, notes = text.sharegpt(source, count, self._count_tokens, self._mix_rng)
+            notes |= _digest(source.path)
+        elif isinstance(source, SonnetSource):
+            requests, notes = text.sonnet(source, count, self._count_tokens, self._length_rng, self._content)
+        else:
+            raise WorkloadError("source.kind", source.kind, "a source with a schedule of its own")
+        self._notes |= notes
+        return self._own(requests)
+
+    def _classes(self, count: int) -> list[WorkloadRequest]:
+        spec = self._spec
+        classes = _mix(spec, count, self._mix_rng)
+        inputs, outputs = np.empty(count, np.int64), np.empty(count, np.int64)
+        for number, request_class in enumerate(spec.classes):
+            mine = np.flatnonzero(classes == number)
+            inputs[mine] = sample(request_class.input_tokens, len(mine), self._length_rng)
+            outputs[mine] = sample(request_class.output_tokens, len(mine), self._length_rng)
+        prompts = prompt_ids(spec, classes, inputs, self._vocab_size, self._content, self._mix_rng)
+        extra: dict[str, Any] = {"temperature": spec.temperature}
+        return [
+            WorkloadRequest(
+                index=i,
+                offset_ns=None,
+                group=spec.classes[classes[i]].name,
+                max_tokens=int(outputs[i]),
+                prompt_token_ids=prompts[i],
+                num_prompt_tokens=int(inputs[i]),
+                extra_body=extra,
+            )
+            for i in range(count)
+        ]
+
+    def _trace(
+        self, source: TraceSource, num_requests: int | None, duration_s: float | None, rate: float | None
+    ) -> Built:
+        rows = select(read_trace(source.format, source.path, source.block_tokens), source, num_requests)
+        replayed = self._spec.arrivals.kind == "trace"
+        if replayed:
+            order, offsets = trace_offsets(rows, source, self._arrivals_rng)
+            if duration_s is not None:
+                inside = offsets < duration_s * 1e9
+                rows.counts["dropped_beyond_duration"] = int((~inside).sum())
+                order, offsets = order[inside], offsets[inside]
+            rows = rows.take(order)
+        span = id_range(self._vocab_size)
+        if rows.blocks is not None:
+            prompts = block_prompts(rows.blocks, rows.input_tokens, span, self._content)
+            self._notes["shared_content"] = "hash_ids"
+        else:
+            prompts = random_prompts(rows.input_tokens, span, self._content)
+            self._notes["shared_content"] = "none: the trace does not tell, every prompt is its own"
+        extra: dict[str, Any] = {"temperature": self._spec.temperature}
+        requests = [
+            WorkloadRequest(
+                index=i,
+                offset_ns=int(offsets[i]) if replayed else None,
+                group=source.format,
+                max_tokens=int(rows.output_tokens[i]),
+                prompt_token_ids=prompts[i],
+                num_prompt_tokens=int(rows.input_tokens[i]),
+                extra_body=extra,
+            )
+            for i in range(len(rows))
+        ]
+        self._notes |= {"trace": dict(rows.counts), **_digest(source.path)}
+        return Built(requests if replayed else self._scheduled(requests, duration_s, rate), self._notes)
+
+    def _scheduled(
+        self, requests: list[WorkloadRequest], duration_s: float | None, rate: float | None
+    ) -> list[WorkloadRequest]:
+        """As many of ``requests`` as the arrivals allow, at their times."""
+        offsets = offsets_ns(self._spec.arrivals, len(requests), rate, self._arrivals_rng)
+        if offsets is not None and duration_s is not None:
+            offsets = offsets[offsets < duration_s * 1e9]
+        kept = requests if offsets is None else requests[: len(offsets)]
+        return self._placed(self._own(kept), offsets)
+
+    def _at_their_times(
+        self, requests: list[WorkloadRequest], duration_s: float | None
+    ) -> list[WorkloadRequest]:
+        if any(r.offset_ns is None for r in requests):
+            raise WorkloadError("arrivals.kind", "trace", "a file whose every line has a timestamp")
+        ordered = sorted(requests, key=lambda r: r.offset_ns or 0)
+        first = ordered[0].offset_ns or 0
+        times = [(r.offset_ns or 0) - first for r in ordered]
+        kept = sum(t < duration_s * 1e9 for t in times) if duration_s is not None else len(times)
+        moved = [replace(r, index=i, offset_ns=times[i]) for i, r in enumerate(ordered[:kept])]
+        return self._own(moved)
+
+    def _own(self, requests: list[WorkloadRequest]) -> list[WorkloadRequest]:
+        """Text gets the nonce in front; every body the spec's sampling unless it brings its own."""
+        common = {"temperature": self._spec.temperature}
+        return [
+            replace(
+                r,
+                extra_body={**common, **r.extra_body},
+                **(text.tagged(r, self._nonce, r.index) if self._nonce else {}),
+            )
+            for r in requests
+        ]
+
+    def _placed(
+        self, requests: list[WorkloadRequest], offsets: NDArray[np.int64] | None
+    ) -> list[WorkloadRequest]:
+        if offsets is None:
+            return [replace(r, offset_ns=None) for r in requests]
+        at = iter(offsets.tolist())
+        return [replace(r, offset_ns=next(at) if r.turn == 0 else None) for r in requests]
+
+    def _count(
+        self, num_requests: int | None, duration_s: float | None, rate: float | None
+    ) -> tuple[int, int | None]:
+        """(how many arrivals to draw, how many to keep at most)."""
+        spec, arrivals = self._spec, self._spec.arrivals
+        if num_requests is not None and num_requests < 1:
+            raise WorkloadError("num_requests", num_requests, "at least 1")
+        if duration_s is None:
+            return (num_requests if num_requests is not None else spec.num_requests), None
+        if duration_s <= 0:
+            raise WorkloadError("duration", duration_s, "seconds, above 0")
+        if not arrivals.stages and (not arrivals.open_rate or rate is None):
+            raise WorkloadError(
+                "duration", duration_s, "only for arrivals with a rate (else use num_requests or max_seconds)"
+            )
+        return self._drawn_for(duration_s, rate), num_requests
+
+    def _drawn_for(self, seconds: float, rate: float | None) -> int:
+        """Enough that the last arrival lies behind the end, whatever the seed; the rest is cut off."""
+        arrivals = self._spec.arrivals
+        if arrivals.stages:
+            beyond = max(0.0, seconds - (arrivals.stage_seconds or 0.0))
+            expected = sum(s.expected for s in arrivals.stages) + beyond * arrivals.stages[-1].last_rate
+        else:
+            expected = (rate or 0.0) * seconds
+        spread = 1.0 / min(arrivals.burstiness, 1.0) if arrivals.kind == "gamma" else 1.0
+        return int(expected + 10.0 * np.sqrt(expected * spread) + 20.0 * spread)
 
 
 def _mix(spec: WorkloadSpec, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -135,7 +277,5 @@ def _mix(spec: WorkloadSpec, count: int, rng: np.random.Generator) -> NDArray[np
     return rng.permutation(np.repeat(np.arange(len(weights)), counts))
 
 
-def _entropy(*parts: object) -> list[int]:
-    """Seed words of a numpy generator: the same in every process and version of Python (no ``hash()``)."""
-    digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
-    return [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 32, 4)]
+def _digest(path: str) -> dict[str, str]:
+    return {"file_sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest()}

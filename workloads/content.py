@@ -9,8 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from workloads.entropy import hashed_ids
 from workloads.errors import WorkloadError
 from workloads.spec import WorkloadSpec
+from workloads.traces.rows import Blocks
+
+Ints = NDArray[np.int64]
+Ids = NDArray[np.int32]
 
 DEFAULT_VOCAB_SIZE = 32_000
 """Assumed of a server that does not tell; most vocabularies are larger, and smaller ids are valid in all of
@@ -27,34 +32,68 @@ def id_range(vocab_size: int) -> tuple[int, int]:
 
 def prompt_ids(
     spec: WorkloadSpec,
-    classes: NDArray[np.int64],
-    lengths: NDArray[np.int64],
+    classes: Ints,
+    lengths: Ints,
     vocab_size: int,
-    entropy: list[int],
-) -> list[NDArray[np.int32]]:
+    words: list[int],
+    shape_rng: np.random.Generator,
+) -> list[Ids]:
     """Token ids of each prompt.
 
     Args:
         classes: [n] class number of each request.
         lengths: [n] prompt length of each request in tokens, shared prefix included.
-        entropy: seed words; the same words give the same ids.
+        words: seed words; the same words give the same ids.
+        shape_rng: draws the prefix group of each request of a class with a skew.
 
     Returns:
         n arrays of int32; ``result[i].shape == (lengths[i],)``.
     """
-    low, high = id_range(vocab_size)
-    body_rng, prefix_rng = np.random.default_rng(entropy).spawn(2)
-    # One draw for everything, cut into views: 40 million ids take well under a second.
-    flat = body_rng.integers(low, high, size=int(lengths.sum()), dtype=np.int32)
-    prompts = np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else []
+    span = id_range(vocab_size)
+    body_rng, prefix_rng = np.random.default_rng(words).spawn(2)
+    prompts = _split(body_rng, lengths, span)
     for number, request_class in enumerate(spec.classes):
         if request_class.prefix_tokens == 0:
             continue
-        size = (request_class.num_prefixes, request_class.prefix_tokens)
-        prefixes = prefix_rng.integers(low, high, size=size, dtype=np.int32)
-        for turn, index in enumerate(np.flatnonzero(classes == number)):
-            prompts[index][: request_class.prefix_tokens] = prefixes[turn % request_class.num_prefixes]
+        groups = request_class.num_prefixes
+        size = (groups, request_class.prefix_tokens)
+        prefixes = prefix_rng.integers(*span, size=size, dtype=np.int32)
+        mine = np.flatnonzero(classes == number)
+        if request_class.prefix_skew > 0:
+            weight = np.arange(1, groups + 1, dtype=np.float64) ** -request_class.prefix_skew
+            chosen = shape_rng.choice(groups, size=len(mine), p=weight / weight.sum())
+        else:
+            chosen = np.arange(len(mine)) % groups
+        for group, index in zip(chosen, mine, strict=True):
+            prompts[index][: request_class.prefix_tokens] = prefixes[group]
     return prompts
+
+
+def random_prompts(lengths: Ints, span: tuple[int, int], words: list[int]) -> list[Ids]:
+    """[n] prompts that share nothing."""
+    return _split(np.random.default_rng(words), lengths, span)
+
+
+def block_prompts(blocks: Blocks, lengths: Ints, span: tuple[int, int], words: list[int]) -> list[Ids]:
+    """[n] prompts of named blocks: the same name is the same content, in every row and every window of a
+    trace.
+
+    Args:
+        lengths: [n] tokens; the last block of a row is cut to its length.
+    """
+    low, high = span
+    place = np.arange(blocks.tokens, dtype=np.int64)
+    prompts = []
+    for row, length in enumerate(lengths.tolist()):
+        keys = (blocks.of(row)[:, None] * blocks.tokens + place).ravel()[:length]
+        prompts.append(hashed_ids(keys, words, low, high))
+    return prompts
+
+
+def _split(rng: np.random.Generator, lengths: Ints, span: tuple[int, int]) -> list[Ids]:
+    # One draw for everything, cut into views: 40 million ids take well under a second.
+    flat = rng.integers(*span, size=int(lengths.sum()), dtype=np.int32)
+    return np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
 _WORDS = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.spec import Constant, Lognormal, Uniform
+from workloads.fields import Constant, Lognormal, Uniform
 
 
 def sample(length: Constant | Uniform | Lognormal, count: int, rng: np.random.Generator) -> NDArray[np.int64]:

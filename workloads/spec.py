@@ -8,73 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from workloads.errors import WorkloadError
+from workloads.fields import Constant, Length, Lognormal, Spec, Uniform
+from workloads.profile import Stage, profile_seconds
+from workloads.sources import JsonlSource, SessionsSource, ShareGptSource, SonnetSource, Source, TraceSource
+
+__all__ = ["Arrivals", "Constant", "Lognormal", "RequestClass", "Uniform", "WorkloadSpec"]
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Constant(_Spec):
-    kind: Literal["constant"] = "constant"
-    value: int = Field(ge=1)
-
-    @property
-    def most(self) -> int:
-        return self.value
-
-
-class Uniform(_Spec):
-    """Every whole number from ``low`` to ``high``, both included, equally likely."""
-
-    kind: Literal["uniform"] = "uniform"
-    low: int = Field(ge=1)
-    high: int = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Uniform:
-        if self.high < self.low:
-            raise ValueError(f"high={self.high} is below low={self.low}")
-        return self
-
-    @property
-    def most(self) -> int:
-        return self.high
-
-
-class Lognormal(_Spec):
-    """Log-normal with this mean and coefficient of variation, rounded, then cut to [low, high]."""
-
-    kind: Literal["lognormal"] = "lognormal"
-    mean: float = Field(gt=0)
-    cv: float = Field(gt=0)
-    low: int = Field(default=1, ge=1)
-    high: int = Field(ge=1)
-
-    @property
-    def most(self) -> int:
-        return self.high
-
-
-def _length(value: Any) -> Any:
-    """TOML short forms: ``48`` is constant, ``[1500, 3000]`` is uniform."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return {"kind": "constant", "value": value}
-    if isinstance(value, (list, tuple)):
-        if len(value) != 2:
-            raise ValueError("a length is a number, a pair [low, high] or a table with kind")
-        return {"kind": "uniform", "low": value[0], "high": value[1]}
-    return value
-
-
-Length = Annotated[Constant | Uniform | Lognormal, Field(discriminator="kind"), BeforeValidator(_length)]
-
-
-class RequestClass(_Spec):
+class RequestClass(Spec):
     """One kind of request in the mix."""
 
     name: str = Field(default="default", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
@@ -90,9 +36,11 @@ class RequestClass(_Spec):
     """Tokens at the start of the prompt that are the same in every request of one prefix group."""
     num_prefixes: int = Field(default=1, ge=1)
     """Number of prefix groups; requests take them in turn."""
+    prefix_skew: float = Field(default=0.0, ge=0, le=10)
+    """Above 0: groups are drawn instead, group k with weight k^-skew (Zipf), as popularity often is."""
 
 
-class Arrivals(_Spec):
+class Arrivals(Spec):
     """When requests are sent.
 
     - ``burst``: all at once (vLLM: ``--request-rate inf``)
@@ -100,40 +48,62 @@ class Arrivals(_Spec):
     - ``poisson``: exponential gaps
     - ``gamma``: gamma gaps; ``burstiness`` is the shape as in vLLM: 1 is Poisson, smaller is burstier
     - ``closed``: the next one when one of ``max_concurrency`` ends
+    - ``trace``: at the times that the trace (or the ``timestamp`` of each line) tells
 
-    With ``max_concurrency`` every open kind becomes a hybrid: due requests wait at the client for a free
+    ``stages`` replace ``rate`` where the rate changes with time: steps, and ramps by elapsed time. With
+    ``max_concurrency`` every open kind becomes a hybrid: due requests wait at the client for a free
     slot.
     """
 
-    kind: Literal["burst", "constant", "poisson", "gamma", "closed"] = "poisson"
+    kind: Literal["burst", "constant", "poisson", "gamma", "closed", "trace"] = "poisson"
     rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Requests per second."""
     utilisation: float | None = Field(default=None, gt=0, le=2)
     """Used when no rate is given: the rate as a share of the capacity that a calibration measured."""
     burstiness: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     max_concurrency: int | None = Field(default=None, ge=1)
+    """Requests in flight; in a closed loop of sessions: sessions under way, thinking or not."""
+    stages: tuple[Stage, ...] = ()
 
     @model_validator(mode="after")
     def _complete(self) -> Arrivals:
         if self.kind == "closed" and self.max_concurrency is None:
             raise ValueError("closed arrivals need max_concurrency")
+        if self.stages:
+            if not self._by_rate:
+                raise ValueError(f"stages: only with constant, poisson or gamma arrivals, not {self.kind}")
+            if self.rate is not None or self.utilisation is not None:
+                raise ValueError("stages: no rate or utilisation beside them")
+            if not any(stage.rate or stage.end_rate for stage in self.stages):
+                raise ValueError("stages: one of them needs a rate above 0")
         return self
 
     @property
-    def open_rate(self) -> bool:
-        """Does this kind need a rate?"""
+    def _by_rate(self) -> bool:
         return self.kind in ("constant", "poisson", "gamma")
 
+    @property
+    def open_rate(self) -> bool:
+        """Does this kind need a rate (from the workload, the user or a calibration)?"""
+        return self._by_rate and not self.stages
 
-class WorkloadSpec(_Spec):
+    @property
+    def stage_seconds(self) -> float | None:
+        """Length of all stages together; None without any."""
+        return profile_seconds(self.stages) if self.stages else None
+
+
+class WorkloadSpec(Spec):
     """A named workload. Its identity is :attr:`sha256`."""
 
     name: str = Field(default="custom", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     description: str = ""
     arrivals: Arrivals = Arrivals(kind="burst")
-    classes: tuple[RequestClass, ...] = Field(min_length=1)
+    classes: tuple[RequestClass, ...] = ()
+    """Requests of random tokens. Either these or a ``source``."""
+    source: Source | None = None
     num_requests: int = Field(default=100, ge=1, le=10_000_000)
-    """How many to send when neither a number nor a duration is asked for."""
+    """How many to send when neither a number nor a duration is asked for (sessions: how many of these)."""
     slo: str | None = None
     """Goodput objective that fits this traffic, as in ``--goodput``."""
     temperature: float = Field(default=0.0, ge=0)
@@ -146,8 +116,12 @@ class WorkloadSpec(_Spec):
         names = [c.name for c in self.classes]
         if len(set(names)) != len(names):
             raise ValueError("two classes have the same name")
+        if bool(self.classes) == (self.source is not None):
+            raise ValueError("classes or source: exactly one of them")
+        if self.arrivals.kind == "trace" and not isinstance(self.source, (TraceSource, JsonlSource)):
+            raise ValueError("arrivals of kind trace need a source with times: a trace or a jsonl file")
         for c in self.classes:
-            least = c.input_tokens.value if isinstance(c.input_tokens, Constant) else c.input_tokens.low
+            least = c.input_tokens.least
             if c.prefix_tokens > least:
                 raise ValueError(
                     f"class {c.name}: prefix_tokens={c.prefix_tokens} exceeds its shortest prompt ({least})"
@@ -161,9 +135,20 @@ class WorkloadSpec(_Spec):
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @property
-    def max_total_tokens(self) -> int:
-        """Most prompt plus output tokens that a request of this workload can have."""
-        return max(c.input_tokens.most + c.output_tokens.most for c in self.classes)
+    def max_total_tokens(self) -> int | None:
+        """Most prompt plus output tokens that a request can have; None when only the built requests tell."""
+        source = self.source
+        if source is None:
+            return max(c.input_tokens.most + c.output_tokens.most for c in self.classes)
+        if isinstance(source, SessionsSource):
+            return source.max_total_tokens
+        if isinstance(source, SonnetSource):
+            return source.input_tokens.most + source.output_tokens.most
+        if isinstance(source, ShareGptSource):
+            return source.max_total_tokens
+        if isinstance(source, TraceSource) and source.max_input_tokens and source.max_output_tokens:
+            return source.max_input_tokens + source.max_output_tokens
+        return None
 
     @classmethod
     def create(cls, fields: dict[str, Any]) -> WorkloadSpec:

@@ -126,9 +126,10 @@ def test_ten_thousand_long_prompts_are_arrays_not_lists():
 def test_every_preset_builds(name):
     spec = load_workload(name)
     requests = build(spec, seed=0, nonce="", num_requests=12, rate=1.0)
-    assert len(requests) == 12
+    assert sum(r.turn == 0 for r in requests) == 12
+    assert [r.index for r in requests] == list(range(len(requests)))
     assert spec.name == name
-    assert spec.max_total_tokens >= max(r.num_prompt_tokens + r.max_tokens for r in requests)
+    assert spec.max_total_tokens >= max((r.num_prompt_tokens or 0) + r.max_tokens for r in requests)
 
 
 def test_the_default_of_chunk_size_sweeps_mixes_chats_and_documents():
