@@ -83,4 +83,4 @@ class EngineConfig(BaseModel):
             if isinstance(inner, InvalidInputError):  # two fields that do not go together: already one clear line
                 raise inner from None
             name = ".".join(str(part) for part in first["loc"]) or "config"
-            raise InvalidInputError(name, first.get("input"), first["msg"]) from None
+            raise InvalidInputError(name, first.get("input"), first["msg"].removeprefix("Value error, ")) from None

@@ -46,7 +46,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 
 
 class RequestTimings(msgspec.Struct, frozen=True, kw_only=True):
-    """Core-side stamps of a finished request (monotonic ns); None = it never happened."""
+    """Core-side stamps of a request (monotonic ns); None = it has not happened. Preemptions: so far."""
 
     arrival_ns: int
     queued_ns: int
@@ -71,7 +71,7 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     num_cached_tokens: int = 0
     """Prompt tokens served from the prefix cache, when the request was first scheduled."""
     timings: RequestTimings | None = None
-    """Only with ``finish_reason``."""
+    """With the first token, and with ``finish_reason``."""
     error: str | None = None
 
 
@@ -99,3 +99,5 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True):
     outputs: list[EngineCoreOutput]
     stats: SchedulerStats
     step_tokens: int
+    timestamp_ns: int
+    """When the core had taken in the step's result (monotonic)."""

@@ -74,7 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
             # No command was given: the message is the help.
             print(text, file=sys.stderr)
             return EXIT_USAGE
-        return _fail(text, getattr(error, "exit_code", EXIT_USAGE))
+        # pydantic's prefix says nothing to a user
+        return _fail(text.replace(": Value error, ", ": "), getattr(error, "exit_code", EXIT_USAGE))
     except (EngineError, WorkloadError) as error:
         return _fail(str(error), EXIT_USAGE)
     except WorkbenchError as error:

@@ -145,10 +145,13 @@ class ProcessCoreClient:
         self._from_core.set_hwm(0)
         self._from_core.bind(outbox)
         self._to_core.connect(inbox)
+        command = [
+            *(sys.executable, "-m", "engine.core.process"),
+            *("--inbox", inbox, "--outbox", outbox, "--executor", executor_factory),
+        ]
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "engine.core.process", "--inbox", inbox, "--outbox", outbox,
-            "--executor", executor_factory, stdin=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            *_deaf_to_ctrl_c(command), stdin=asyncio.subprocess.PIPE
+        )
         self._watcher = asyncio.create_task(self._watch(self._process, outbox))
         if self._process.stdin is None:
             raise EngineError("the engine process has no stdin")
@@ -237,6 +240,17 @@ class ProcessCoreClient:
         self._from_core.close(linger=0)
         self._context.term()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _deaf_to_ctrl_c(command: list[str]) -> list[str]:
+    """``command``, with SIGINT ignored from its first instruction on: Ctrl-C reaches the whole process
+    group, and Python would end with a traceback while it still imports.
+
+    Only an ignored signal survives ``exec``, and event loops give their children default signals; so it takes
+    somebody in between. Without a shell the core ignores SIGINT as soon as it is loaded.
+    """
+    shell = shutil.which("sh")
+    return command if shell is None else [shell, "-c", 'trap "" INT; exec "$@"', "sh", *command]
 
 
 def _start_error(message: wire.FromCore) -> EngineError:

@@ -183,7 +183,16 @@ class EngineCore:
             raise EngineError("requests are unfinished but nothing can be scheduled: the scheduler is stuck")
         if self.config.check_invariants or not self.scheduler.has_unfinished_requests():
             self.scheduler.check_invariants()
-        return EngineCoreOutputs(outputs=outputs, stats=self.scheduler.stats(), step_tokens=num_tokens)
+        return self.news(outputs, num_tokens)
+
+    def news(self, outputs: list[EngineCoreOutput], step_tokens: int = 0) -> EngineCoreOutputs:
+        """``outputs`` with the state of the engine right now."""
+        return EngineCoreOutputs(
+            outputs=outputs,
+            stats=self.scheduler.stats(),
+            step_tokens=step_tokens,
+            timestamp_ns=self._clock.now_ns(),
+        )
 
     def _plan_next(self) -> bool:
         """Plan and submit one step; False if there was nothing to submit."""

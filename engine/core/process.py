@@ -26,7 +26,7 @@ from engine.core.build import create_core
 from engine.core.client import DEFAULT_EXECUTOR
 from engine.core.core import EngineCore
 from engine.errors import EngineError, InvalidInputError
-from engine.messages import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from engine.messages import EngineCoreOutput, FinishReason
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,7 @@ class CoreLoop:
                         finish_reason=FinishReason.ERROR,
                         error=str(error),
                     )
-                    outputs = EngineCoreOutputs(outputs=[refusal], stats=self._core.stats(), step_tokens=0)
-                    self._send(wire.Step(outputs))
+                    self._send(wire.Step(self._core.news([refusal])))
             case wire.Abort(request_ids):
                 self._core.abort_requests(request_ids)
             case wire.ResetPrefixCache(call_id):

@@ -94,7 +94,7 @@ class OutputProcessor:
                 continue
             sequence = live.sequences[output.request_id]
             live.note(output, self._tokenizer)
-            delta = sequence.update(output)
+            delta = sequence.update(output, outputs.timestamp_ns)
             if output.error is not None:
                 to_abort += self.remove(live)
                 for sibling in live.sequences.values():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from engine.frontend.detokenizer import IncrementalDetokenizer, TokenBytes
 from engine.frontend.outputs import CompletionOutput, Logprob
 from engine.frontend.stop import StopStrings
@@ -43,13 +45,17 @@ class SequenceOutput:
         self._token_ids: list[int] = []
         self._logprobs: list[list[Logprob]] = []
         self._sent_any = False
+        self._timings: RequestTimings | None = None
+        self._last_token_ns: int | None = None
+        """Of a token behind those that ``_timings`` knows."""
 
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 
-    def update(self, output: EngineCoreOutput) -> CompletionOutput | None:
-        """Take the news of one step; the delta that is due, or None."""
+    def update(self, output: EngineCoreOutput, timestamp_ns: int | None = None) -> CompletionOutput | None:
+        """Take the news of the step that ended at ``timestamp_ns``; the delta that is due, or None."""
+        self._note_timings(output, timestamp_ns)
         last = len(output.new_token_ids) - 1
         for i, token_id in enumerate(output.new_token_ids):
             ends_here = i == last and output.finish_reason is FinishReason.STOP
@@ -61,7 +67,7 @@ class SequenceOutput:
         if not self.finished and output.finish_reason is not None:
             self._flush_text()
             self._finish(output.finish_reason, output.stop_reason)
-        return self._take(output.timings)
+        return self._take()
 
     def end(self, reason: FinishReason) -> CompletionOutput | None:
         """Finish from outside (an abort): the last delta, with everything that was held back."""
@@ -69,7 +75,7 @@ class SequenceOutput:
             return None
         self._flush_text()
         self._finish(reason, None)
-        return self._take(None)
+        return self._take()
 
     def _append(self, token_id: int, logprobs: TokenLogprobs | None, is_stop_token: bool) -> None:
         self._num_tokens += 1
@@ -90,7 +96,21 @@ class SequenceOutput:
         self.finish_reason = reason
         self._stop_reason = stop_reason
 
-    def _take(self, timings: RequestTimings | None) -> CompletionOutput | None:
+    def _note_timings(self, output: EngineCoreOutput, timestamp_ns: int | None) -> None:
+        """The core's own stamps where it sends them. Of a sequence that ends here, by a stop string or an
+        abort, it sends those of the first token: the last token's is the step's.
+        """
+        if output.timings is not None:
+            self._timings, self._last_token_ns = output.timings, None
+        elif output.new_token_ids:
+            self._last_token_ns = timestamp_ns
+
+    def _final_timings(self) -> RequestTimings | None:
+        if self._timings is None or self._last_token_ns is None:
+            return self._timings
+        return msgspec.structs.replace(self._timings, last_token_ns=self._last_token_ns)
+
+    def _take(self) -> CompletionOutput | None:
         due = self.finished or (len(self._token_ids) >= (self._interval if self._sent_any else 1))
         if not due:
             return None
@@ -101,7 +121,7 @@ class SequenceOutput:
             logprobs=self._logprobs if self._params.logprobs is not None else None,
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason,
-            timings=timings,
+            timings=self._final_timings() if self.finished else None,
         )
         self._text, self._token_ids, self._logprobs = [], [], []
         self._sent_any = True

@@ -235,5 +235,5 @@ def _output(
         finish_reason=request.finish_reason,
         stop_reason=request.stop_reason,
         num_cached_tokens=max(request.num_cached_tokens, 0),
-        timings=request.timings() if request.is_finished else None,
+        timings=request.timings() if first or request.is_finished else None,
     )

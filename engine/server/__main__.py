@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         if not isinstance(fields, dict):
             raise InvalidInputError("config-json", fields, "a JSON object")
         config = EngineConfig.create(**fields)
-        options = ServerOptions.create(**arguments, api_key=os.environ.get(API_KEY_VARIABLE))
+        options = ServerOptions.create(**arguments, api_key=os.environ.get(API_KEY_VARIABLE) or None)
     except json.JSONDecodeError as error:
         print(f"error: config-json: not valid JSON: {error}", file=sys.stderr)
         return 2

@@ -100,7 +100,4 @@ async def _beam_search(
     cache_salt: str | None,
 ) -> AsyncGenerator[RequestOutput, None]:
     """Beams are ranked at the end, so there is one output: all of it."""
-    try:
-        yield await state.engine.beam_search(prompt, params, request_id, cache_salt=cache_salt)
-    except ExceptionGroup as group:  # one beam's failure is the request's
-        raise group.exceptions[0] from None
+    yield await state.engine.beam_search(prompt, params, request_id, cache_salt=cache_salt)

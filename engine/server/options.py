@@ -14,7 +14,9 @@ class ServerOptions(BaseModel):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: a free one.")
-    api_key: SecretStr | None = Field(None, description="Require this key (Authorization: Bearer KEY).")
+    api_key: SecretStr | None = Field(
+        None, min_length=1, description="Require this key (Authorization: Bearer KEY)."
+    )
     max_body_bytes: int = Field(
         16 << 20, ge=1024, description="Largest request body; a bigger one is refused with 413."
     )

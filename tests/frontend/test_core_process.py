@@ -114,6 +114,26 @@ async def test_signals_meant_for_the_group_do_not_end_the_core() -> None:
         await client.shutdown()
 
 
+async def test_ctrl_c_while_the_core_still_imports_does_not_end_it() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    start = asyncio.create_task(ProcessCoreClient.start(EngineConfig(), f"{engines.HERE}:paced"))
+    sent = 0
+    async with asyncio.timeout(DEADLINE_S):
+        while not start.done():
+            for child in psutil.Process().children():
+                if (
+                    child.pid not in before
+                    and child.name() != "sh"
+                    and "engine.core.process" in child.cmdline()
+                ):
+                    child.send_signal(signal.SIGINT)
+                    sent += 1
+            await asyncio.sleep(0.005)
+    client = await start
+    await client.shutdown()
+    assert sent > 5
+
+
 async def test_a_request_that_the_core_refuses_is_answered_and_harms_nobody() -> None:
     """The front end refuses it first; the core must not rely on that."""
     client = await ProcessCoreClient.start(EngineConfig(max_model_len=50), f"{engines.HERE}:paced")

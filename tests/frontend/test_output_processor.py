@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError
 from engine.frontend.output_processor import OutputProcessor
 from engine.frontend.outputs import RequestOutput
 from engine.frontend.processor import InputProcessor, ProcessedRequest
-from engine.messages import EngineCoreOutput, EngineCoreOutputs, FinishReason, SchedulerStats, TokenLogprobs
+from engine.messages import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    FinishReason,
+    RequestTimings,
+    SchedulerStats,
+    TokenLogprobs,
+)
 from engine.sampling_params import SamplingParams
 from tests.frontend.byte_tokenizer import ByteTokenizer
 from tests.frontend.engines import info_for
@@ -34,8 +44,10 @@ class Bench:
         request = self.inputs.process("prompt", SamplingParams(**params), request_id)
         return request, self.outputs.add(request, self.news.append)
 
-    def step(self, *outputs: EngineCoreOutput) -> list[str]:
-        return self.outputs.process(EngineCoreOutputs(outputs=list(outputs), stats=STATS, step_tokens=0))
+    def step(self, *outputs: EngineCoreOutput, timestamp_ns: int = 0) -> list[str]:
+        return self.outputs.process(
+            EngineCoreOutputs(outputs=list(outputs), stats=STATS, step_tokens=0, timestamp_ns=timestamp_ns)
+        )
 
 
 def out(core_id: str, tokens: bytes, finish: FinishReason | None = None, **more: Any) -> EngineCoreOutput:
@@ -71,6 +83,40 @@ def test_a_stop_string_is_told_to_the_core_unless_it_knows() -> None:
     assert bench.step(out(first, b"ab")) == [first]
     assert bench.step(out(first, b"", FinishReason.ABORT), out(second, b"ab", FinishReason.LENGTH)) == []
     assert [o.outputs[0].finish_reason for o in bench.news] == [FinishReason.STOP] * 2  # type: ignore[union-attr]
+
+
+FIRST = RequestTimings(
+    arrival_ns=1, queued_ns=2, scheduled_ns=3, first_token_ns=4, last_token_ns=4, num_preemptions=0
+)
+
+
+@pytest.mark.parametrize("how", ["stop string", "abort", "core"])
+def test_whatever_ends_a_sequence_its_timings_are_whole(how: str) -> None:
+    """The core sends its stamps with the first token and with its own end; a stop string is not its own."""
+    bench = Bench()
+    request, _ = bench.add(stop=("END",))
+    core_id = request.children[0].request_id
+    bench.step(out(core_id, b"x", timings=FIRST), timestamp_ns=5)
+    bench.step(out(core_id, b"E"), timestamp_ns=60)
+    if how == "stop string":
+        bench.step(out(core_id, b"ND"), timestamp_ns=70)
+    elif how == "abort":
+        bench.outputs.abort(["r"])
+    else:
+        whole = msgspec.structs.replace(FIRST, last_token_ns=69)
+        bench.step(out(core_id, b"x", FinishReason.LENGTH, timings=whole), timestamp_ns=70)
+    timings = [o.outputs[0].timings for o in bench.news]  # type: ignore[union-attr]
+    last_ns = {"stop string": 70, "abort": 60, "core": 69}[how]
+    assert timings[-1] == msgspec.structs.replace(FIRST, last_token_ns=last_ns)
+    assert timings[:-1] == [None] * (len(timings) - 1)
+
+
+def test_a_stop_string_in_the_first_token_has_timings_too() -> None:
+    bench = Bench()
+    request, _ = bench.add(stop=("END",))
+    bench.step(out(request.children[0].request_id, b"END", timings=FIRST), timestamp_ns=5)
+    (only,) = bench.news
+    assert only.outputs[0].timings == FIRST  # type: ignore[union-attr]
 
 
 def test_an_abort_by_id_reaches_every_request_of_that_id_and_its_streams_end() -> None:

@@ -111,7 +111,7 @@ class FakeEngine:
     ) -> RequestOutput:
         self.beam_searches.append(params)
         if self.dead_error is not None:
-            raise ExceptionGroup("beams", [self.dead_error])
+            raise self.dead_error
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         outputs = [
             CompletionOutput(index, f"beam {index}", [65 + index], finish_reason=FinishReason.LENGTH)

@@ -190,7 +190,7 @@ def test_buckets_rise_and_are_fine_enough() -> None:
 async def test_engine_steps(http: aiohttp.ClientSession, engine: FakeEngine) -> None:
     (listener,) = engine.step_listeners
     for step_tokens in (3, 12, 0):  # a step without tokens only brought news
-        listener(EngineCoreOutputs(outputs=[], stats=make_stats(), step_tokens=step_tokens))
+        listener(EngineCoreOutputs(outputs=[], stats=make_stats(), step_tokens=step_tokens, timestamp_ns=1))
     _, samples = await _scrape(http)
     assert samples["vllm:iteration_tokens_total_count", ""] == 2
     assert samples["vllm:iteration_tokens_total_sum", ""] == 15
