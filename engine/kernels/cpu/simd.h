@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
-#if defined(__AVX512F__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -24,7 +24,6 @@ typedef float v16f __attribute__((vector_size(64)));
 typedef uint32_t v16u __attribute__((vector_size(64)));
 typedef int32_t v16i __attribute__((vector_size(64)));
 typedef uint16_t v16h __attribute__((vector_size(32)));
-typedef int16_t v16s __attribute__((vector_size(32)));
 typedef int8_t v16b __attribute__((vector_size(16)));
 
 struct bf16 {

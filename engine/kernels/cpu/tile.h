@@ -22,6 +22,19 @@ constexpr int kTileVecs = 2;
 template <class T, class W>
 struct Operand;
 
+// Sixteen int8 to float. By intrinsics where there are any: GCC takes the generic conversion apart into scalars.
+WB_INLINE v16f widen_int8(const char* p) {
+#if defined(__AVX512F__)
+  return (v16f)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(__AVX2__)
+  const __m256 half[2] = {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))),
+                          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
+  return load<v16f>(half);
+#else
+  return __builtin_convertvector(load<v16b>(p), v16f);
+#endif
+}
+
 template <class T>
 struct Operand<T, T> {
   static constexpr int kBytes = 64;
@@ -31,7 +44,7 @@ struct Operand<T, T> {
 template <>
 struct Operand<float, int8_t> {
   static constexpr int kBytes = 16;
-  static WB_INLINE v16u load_words(const char* p) { return (v16u) __builtin_convertvector(load<v16b>(p), v16f); }
+  static WB_INLINE v16u load_words(const char* p) { return (v16u)widen_int8(p); }
 };
 
 template <>
@@ -40,14 +53,21 @@ struct Operand<bf16, int8_t> {
   // Integers up to 127 are exact in bf16: its bits are the upper half of the float's.
   static WB_INLINE v16u load_words(const char* p) {
 #if WB_BF16_DOT
-    const v16f low = __builtin_convertvector(load<v16b>(p), v16f);
-    const v16f high = __builtin_convertvector(load<v16b>(p + 16), v16f);
-    return (v16u)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+    return (v16u)_mm512_cvtne2ps_pbh((__m512)widen_int8(p + 16), (__m512)widen_int8(p));
 #else
-    const v16i pair = __builtin_convertvector(load<v16s>(p), v16i);
-    const v16u odd = (v16u) __builtin_convertvector(pair >> 8, v16f);
-    const v16u even = (v16u) __builtin_convertvector((pair << 24) >> 24, v16f);
-    return (even >> 16) | odd;
+    // Sixteen pairs of bytes: their floats' upper halves, side by side.
+    uint32_t words[kLanes];
+    for (int half = 0; half < 2; ++half) {
+      float wide[kLanes];
+      store(wide, widen_int8(p + half * kLanes));
+      for (int i = 0; i < kLanes / 2; ++i) {
+        uint32_t even, odd;
+        std::memcpy(&even, wide + 2 * i, 4);
+        std::memcpy(&odd, wide + 2 * i + 1, 4);
+        words[half * kLanes / 2 + i] = (even >> 16) | odd;
+      }
+    }
+    return load<v16u>(words);
 #endif
   }
 };
