@@ -75,6 +75,8 @@ class EngineLife:
 
     core_id: str
     submitted_ns: int
+    taken_ns: int
+    """When the core had it in its queue."""
     first_token_ns: int | None
     finished_ns: int | None
     finish_reason: str | None
@@ -119,6 +121,7 @@ class _Fold:
         queued = first["kind"] == "queued"
         self._complete = queued
         handed_over = first["value"] if queued else None
+        self._taken = int(first["t_ns"])
         # Clocks are the same, but a stamp taken on another core may be a hair later.
         self._submitted = min(int(first["t_ns"]), int(handed_over or first["t_ns"]))
         self._at = self._submitted
@@ -152,8 +155,8 @@ class _Fold:
 
     def result(self) -> EngineLife:
         return EngineLife(
-            self._core_id, self._submitted, self._first, self._finished, self._reason, tuple(self._segments),
-            self._preemptions, self._prompt, self._hit, self._lost, self._recomputed,
+            self._core_id, self._submitted, self._taken, self._first, self._finished, self._reason,
+            tuple(self._segments), self._preemptions, self._prompt, self._hit, self._lost, self._recomputed,
             self._complete and self._finished is not None,
         )  # fmt: skip
 

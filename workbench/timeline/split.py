@@ -1,8 +1,9 @@
-"""Where each request's time went, exactly: client lag, front end, queue, prefill, gaps between chunks, decode,
-preempted and recompute, output.
+"""Where each request's time went, exactly: client lag, front end, queue, prefill, gaps between chunks,
+decode, preempted and recompute, output.
 
 The parts are whole nanoseconds of consecutive segments cut at the client's own stamps, so that they sum to
-``e2el_sched`` (and, without the client's lag, to ``e2el``) to the nanosecond, whatever happened to the request.
+``e2el_sched`` (and, without the client's lag, to ``e2el``) to the nanosecond, whatever happened to the
+request.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ PARTS = (FRONT_END, *ENGINE_STATES, OUTPUT)
 
 @dataclass(frozen=True, slots=True)
 class RequestSplit:
-    """One request. ``parts`` sums to ``end_ns - sent_ns``, ``first_parts`` to ``first_ns - sent_ns``; both are
-    None where the engine's trace has nothing about the request.
+    """One request. ``parts`` sums to ``end_ns - sent_ns``, ``first_parts`` to ``first_ns - sent_ns``; both
+    are None where the engine's trace has nothing about the request.
     """
 
     request_id: str
@@ -166,8 +167,8 @@ def split_run(run: Run) -> list[RequestSplit]:
 
 
 def split_frame(splits: Sequence[RequestSplit]) -> pd.DataFrame:
-    """One row per request: identity, ``e2el_ns``, ``client_lag_ns`` and a column ``PART_ns`` for each part (null
-    without a trace), ``ttft_PART_ns`` for the way to the first token, preemption counters.
+    """One row per request: identity, ``e2el_ns``, ``client_lag_ns``, a column ``PART_ns`` for each part (null
+    without a trace), ``ttft_PART_ns`` for the way to the first token, and preemption counters.
     """
     import pandas as pd
 
@@ -195,4 +196,4 @@ def split_frame(splits: Sequence[RequestSplit]) -> pd.DataFrame:
     integers = [
         name for name in frame.columns if name.endswith(("_ns", "_tokens")) or name == "num_preemptions"
     ]
-    return frame.astype({name: "Int64" for name in integers})
+    return frame.astype(dict.fromkeys(integers, "Int64"))

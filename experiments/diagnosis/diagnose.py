@@ -1,0 +1,63 @@
+"""All families over one run: vet the data, ask each, put the costliest finding first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.diagnosis.bundle import RunBundle
+from experiments.diagnosis.cache import diagnose_cache
+from experiments.diagnosis.checks import vet
+from experiments.diagnosis.context import diagnose_context
+from experiments.diagnosis.gaps import diagnose_gaps
+from experiments.diagnosis.models import FINDINGS, Diagnosis, Family, Finding
+from experiments.diagnosis.preemption import diagnose_preemption
+from experiments.diagnosis.queueing import diagnose_queueing
+from workbench.atomic import write_json
+from workbench.runstore import Run
+
+_CONSEQUENCE_OF_PREEMPTION = frozenset({"kv_blocks"})
+
+
+def diagnose(bundle: RunBundle, references: Sequence[RunBundle] = ()) -> Diagnosis:
+    """Diagnose ``bundle``.
+
+    Args:
+        references: other runs of the same load: a healthy baseline, or the cache switched off.
+    """
+    vetting = vet(bundle)
+    baseline = references[0] if references else None
+    findings = [
+        diagnose_queueing(bundle, vetting),
+        diagnose_gaps(bundle, vetting, baseline),
+        diagnose_context(bundle, vetting),
+        diagnose_cache(bundle, references),
+        diagnose_preemption(bundle, vetting),
+    ]
+    return Diagnosis(
+        run=bundle.run_id,
+        against=[one.run_id for one in references],
+        checks=vetting.checks,
+        findings=sorted(findings, key=lambda one: _rank(one, findings)),
+    )
+
+
+def diagnose_run(run: Run, references: Sequence[Run] = ()) -> Diagnosis:
+    """Read, diagnose, and leave ``findings.json`` in the run's folder.
+
+    Raises:
+        RunCorruptError: a table can't be read.
+    """
+    found = diagnose(RunBundle.read(run), [RunBundle.read(one) for one in references])
+    write_json(run.path / FINDINGS, found.model_dump(mode="json"))
+    return found
+
+
+def _rank(finding: Finding, findings: Sequence[Finding]) -> tuple[int, float]:
+    """Wrong results before slow ones, causes before their consequences, then by share of the time."""
+    if finding.verdict == "abstain" or finding.effect is None:
+        return (3, 0.0)
+    if finding.family is Family.CACHE_CORRECTNESS:
+        return (0, -finding.effect.share)
+    preempting = any(f.family is Family.PREEMPTION and f.verdict == "finding" for f in findings)
+    follows = finding.family is Family.QUEUEING and finding.cause in _CONSEQUENCE_OF_PREEMPTION and preempting
+    return (2 if follows else 1, -finding.effect.share)

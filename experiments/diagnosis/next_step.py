@@ -1,0 +1,51 @@
+"""The single-factor experiment that would confirm a finding, as a command line that can be run as it is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.design import level_text
+from experiments.diagnosis.bundle import RunBundle
+from experiments.factors import load_factors
+from workloads import preset_names
+
+_NOT_FLAGS = frozenset({"model", "trace_dir", "seed", "served_model_name"})
+
+
+def sweep_line(bundle: RunBundle, param: str, values: Sequence[Any], metric: str) -> str:
+    """``workbench sweep`` over ``values`` (the first is the baseline) with this run's own load and settings.
+
+    Args:
+        param: a factor's name.
+        values: levels, the one in force first.
+        metric: what decides.
+    """
+    manifest, factor = bundle.manifest, load_factors()[param]
+    words = ["workbench", "sweep", "--param", param, "--values", ",".join(map(level_text, values))]
+    words += ["--baseline", level_text(values[0]), "--metric", metric]
+    name = str(manifest.workload.get("name", ""))
+    if name in preset_names():
+        words += ["--workload", name]
+    rate = manifest.load.get("rate")
+    if rate:
+        words += ["--request-rate", f"{rate:g}"]
+    if manifest.slo:
+        words += ["--slo", manifest.slo]
+    if manifest.target.requested.get("model") or manifest.target.model:
+        words += ["--model", str(manifest.target.requested.get("model") or manifest.target.model)]
+    for key, value in manifest.target.requested.items():
+        if key in _NOT_FLAGS or key == factor.field or value is None or value == "auto":
+            continue
+        flag = "--" + key.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(flag if value else "--no-" + key.replace("_", "-"))
+        else:
+            words += [flag, str(value)]
+    return shlex.join(words)
+
+
+def doublings(value: int, count: int = 3) -> list[int]:
+    """``value``, twice that, four times ..."""
+    return [value * 2**i for i in range(count)]
