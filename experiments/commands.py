@@ -31,10 +31,12 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this package to ``app``."""
     from engine.config import EngineConfig
     from engine.server.flags import add_flags
+    from experiments.diagnosis.command import diagnose
 
     flags = add_flags(EngineConfig, skip=("seed", "trace_dir", "served_model_name"), panels=("Engine",))
     app.command("sweep")(flags(sweep))
     app.command("factors")(factors)
+    app.command("diagnose")(diagnose)
 
 
 def factors(
