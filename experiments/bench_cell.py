@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from experiments.calibrate import PROBE_CONCURRENCY, PROBE_PROMPTS, PROBE_SECONDS, Probe
 from experiments.cells import CellOutcome
 from experiments.factors import engine_value
 from experiments.metric_info import GOOD, OFFERED, WINDOW
 from experiments.models import Cell
 from experiments.spec import Load, SweepSpec
 from workbench.benchspec import BenchSpec, Deadlines
+from workbench.calibrate import Capacity, measure_capacity
 from workbench.manifest import SweepRef
-from workloads import Arrivals, WorkloadSpec
+from workloads import WorkloadSpec
 
 if TYPE_CHECKING:
     from workbench.runstore import Run, RunStore
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 LONGEST_REQUEST_S = 300.0
 """A request that takes longer is given up: a level that can't keep up ends as failed requests, not as a
 hang."""
+
+WARMUP_REQUESTS = 2
+"""A fresh process a run: enough to touch its code and memory once, and short, since every run pays for it."""
 
 
 class BenchRunner:
@@ -35,58 +37,36 @@ class BenchRunner:
         self.sweep_id = sweep_id
 
     def __call__(self, cell: Cell, load: Load) -> CellOutcome:
-        place = SweepRef(id=self.sweep_id, level=cell.level, block=cell.block, position=cell.position)
-        return outcome_of(
-            self._bench(
-                self._workload,
-                cell.level,
-                rate=load.request_rate,
-                num_requests=load.num_prompts,
-                seed=cell.seed,
-                nonce=cell.nonce,
-                sweep=place,
-                tags=("sweep", cell.phase),
-            )
-        )
-
-    def probe(self) -> Probe:
-        """A closed loop on the baseline for a few seconds: its capacity for this mix."""
-        busy_loop = Arrivals(kind="closed", max_concurrency=PROBE_CONCURRENCY)
-        start = time.monotonic()
-        run = self._bench(
-            self._workload.model_copy(update={"arrivals": busy_loop}), self._spec.baseline, rate=None,
-            num_requests=PROBE_PROMPTS, max_seconds=PROBE_SECONDS, seed=self._spec.seed % 2**31,
-            nonce=f"calibration-{self._spec.seed}", sweep=None, tags=("sweep", "calibration"),
-        )  # fmt: skip
-        wall = time.monotonic() - start
-        outcome = outcome_of(run)
-        if outcome.state == "FAILED":
-            raise RuntimeError(f"the calibration run failed: {outcome.reason}")
-        values = outcome.metrics
-        ok = values.get("ok") or 0.0
-        busy = values.get(WINDOW) or wall
-        return Probe(
-            run=run.id,
-            request_s=values.get("request_s") or ok / busy,
-            tail_s=(values.get("e2el_p50") or 0.0) / 1000.0,
-            wall_s=wall,
-            busy_s=min(busy, wall),
-        )
-
-    def _bench(self, workload: WorkloadSpec, level: Any, **fields: Any) -> Run:
         from workbench.bench import run_bench
 
+        place = SweepRef(id=self.sweep_id, level=cell.level, block=cell.block, position=cell.position)
+        spec = self._bench_spec(
+            cell.level,
+            rate=load.request_rate,
+            num_requests=load.num_prompts,
+            seed=cell.seed,
+            nonce=cell.nonce,
+            sweep=place,
+            tags=("sweep", cell.phase),
+        )
+        return outcome_of(run_bench(spec, self._store))
+
+    def probe(self) -> Capacity:
+        """A closed loop on the baseline for a few seconds: its capacity for this mix."""
+        spec = self._bench_spec(self._spec.baseline, seed=self._spec.seed % 2**31, tags=("sweep",))
+        return measure_capacity(spec, self._store, nonce=f"calibration-{self._spec.seed}")
+
+    def _bench_spec(self, level: Any, **fields: Any) -> BenchSpec:
         engine = {**self._spec.engine, self._spec.field: engine_value(self._spec.field, level)}
-        spec = BenchSpec.create(
-            workload=workload,
+        return BenchSpec.create(
+            workload=self._workload,
             engine={"model": self._spec.model, **engine},
             slo=self._spec.slo or None,
+            warmup_requests=WARMUP_REQUESTS,
             deadlines=Deadlines(total_s=LONGEST_REQUEST_S),
             command=tuple(sys.argv),
             **fields,
         )
-        run: Run = run_bench(spec, self._store)
-        return run
 
 
 def outcome_of(run: Run) -> CellOutcome:

@@ -8,25 +8,27 @@ grows without end. The same rate and number of requests then hold for all levels
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from engine.errors import InvalidInputError
 from experiments.models import Frozen
 from experiments.spec import Load, SweepSpec
+from workbench.calibrate import PROBE_CONCURRENCY, Capacity
 
-PROBE_CONCURRENCY = 12
-PROBE_PROMPTS = 96
-PROBE_SECONDS = 8.0
-"""The probe: a closed loop on the baseline; no new request after this long, so a slow machine does not pay
-minutes."""
 AT_ONCE_PROMPTS = 48
-MIN_LOAD_S = 6.0
+MIN_LOAD_S = 5.0
 MAX_LOAD_S = 20.0
 MIN_PROMPTS = 12
 MIN_BLOCKS = 4
 """Blocks that the length of a run leaves room for, the confirmation beside them."""
-DEFAULT_OVERHEAD_S = 8.0
-"""Start and stop of a target and the tail of a run, when nothing has been measured yet."""
+FEWEST_BLOCKS = 3
+"""Blocks that a short budget is cut for: fewer levels and shorter runs before fewer blocks."""
+DEFAULT_OVERHEAD_S = 7.0
+"""Start, warm-up and stop of a target and the tail of a run, when nothing has been measured yet."""
+PROBE_WALL_S = 15.0
+"""Of the probe, before anything has been measured."""
+
+RunProbe = Callable[[], Capacity]
+"""Keep the baseline busy for a few seconds."""
 
 
 class Calibration(Frozen):
@@ -45,28 +47,6 @@ class Calibration(Frozen):
         """Expected wall time of one run."""
         rate = self.load.request_rate
         return self.overhead_s + (self.load.num_prompts / rate if rate else 0.0)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What the closed loop on the baseline gave.
-
-    Attributes:
-        request_s: completed requests per second.
-        tail_s: median time from sending a request to its last token.
-        wall_s: wall time of the whole run, start and stop of the target included.
-        busy_s: of that, from the first request to the last token.
-    """
-
-    run: str | None
-    request_s: float
-    tail_s: float
-    wall_s: float
-    busy_s: float
-
-
-RunProbe = Callable[[], Probe]
-"""Keep the baseline busy for ``PROBE_SECONDS``."""
 
 
 def calibrate(spec: SweepSpec, probe: RunProbe | None, spent_s: float = 0.0) -> Calibration:
@@ -112,7 +92,12 @@ def planned_run_s(spec: SweepSpec) -> float:
     """Wall time of a run before anything is measured: for a plan."""
     if spec.request_rate is not None and spec.num_prompts is not None:
         return DEFAULT_OVERHEAD_S + spec.num_prompts / spec.request_rate
-    return DEFAULT_OVERHEAD_S + _load_seconds(spec, DEFAULT_OVERHEAD_S, 0.0)
+    return DEFAULT_OVERHEAD_S + _load_seconds(spec, DEFAULT_OVERHEAD_S, PROBE_WALL_S)
+
+
+def affordable_runs(budget_s: float) -> int:
+    """Runs of the shortest useful length that a budget holds, the probe taken off."""
+    return int((budget_s - PROBE_WALL_S) / (DEFAULT_OVERHEAD_S + MIN_LOAD_S))
 
 
 def _prompts(spec: SweepSpec, rate: float | None, overhead_s: float, spent_s: float) -> int:
@@ -122,9 +107,16 @@ def _prompts(spec: SweepSpec, rate: float | None, overhead_s: float, spent_s: fl
 
 
 def _load_seconds(spec: SweepSpec, overhead_s: float, spent_s: float) -> float:
-    """Sending time of a run: as long as lets the budget hold ``MIN_BLOCKS`` blocks and the confirmation."""
+    """Sending time of a run: as long as lets the budget hold :data:`MIN_BLOCKS` blocks and the confirmation.
+
+    When that would be too short to measure anything, the confirmation goes first, then blocks, down to two:
+    without a second block there is no interval at all.
+    """
     if spec.budget_s is None:
         return MAX_LOAD_S
-    runs = spec.runs_per_block * min(MIN_BLOCKS, spec.blocks) + 2 * spec.confirm_blocks
-    share = 0.95 * (spec.budget_s - spent_s) / runs - overhead_s
-    return min(MAX_LOAD_S, max(MIN_LOAD_S, share))
+    usable = 0.95 * (spec.budget_s - spent_s)
+    for blocks, pairs in ((MIN_BLOCKS, spec.confirm_blocks), (FEWEST_BLOCKS, 0), (2, 0)):
+        share = usable / (spec.runs_per_block * min(blocks, spec.blocks) + 2 * pairs) - overhead_s
+        if share >= MIN_LOAD_S:
+            return min(MAX_LOAD_S, share)
+    return MIN_LOAD_S

@@ -52,7 +52,7 @@ def change_text(ratio: Ratio) -> str:
     """A ratio as a change: ``-38 % [-45, -30]``."""
     if ratio.point is None:
         return "no number"
-    text = f"{ratio.point - 1.0:+.0%}".replace("%", " %")
+    text = f"{_percent(ratio.point)} %"
     if ratio.low is None or ratio.high is None:
         return text + " (no interval)"
     return f"{text} [{_percent(ratio.low)}, {_percent(ratio.high)}]"
@@ -64,10 +64,10 @@ def _percent(ratio: float) -> str:
 
 
 def effect_text(mde: float | None) -> str:
-    """The smallest effect that could be seen."""
+    """Which effects a sweep could have seen, in words; a number only where one would act on it."""
     if mde is None:
-        return "unknown (too few blocks)"
-    return f"{mde:.0%}" if mde <= 1.0 else "over 100%"
+        return "too few blocks to say which effects could be seen"
+    return f"effects from {mde:.0%} up can be seen" if mde <= 1.0 else "too noisy to see any effect below 2x"
 
 
 def conclude(
@@ -89,7 +89,7 @@ def conclude(
                 f"{spec.factor} does not matter here: every level is within ±{spec.delta:.0%} of "
                 f"{level_text(spec.baseline)} on {metric}."
             )
-        seen = f" (smallest effect this sweep could see: {effect_text(mde)})"
+        seen = f" ({effect_text(mde)})"
         base = level_text(spec.baseline)
         return f"No level of {spec.factor} is proven better than {base} on {metric}{seen}: keep {base}."
     name = level_text(choice.best)

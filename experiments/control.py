@@ -1,54 +1,93 @@
 """The control kernel: fixed work that no factor can touch, timed just before and just after each run.
 
 When it moves, something else used the machine. Only the control decides that a block is contaminated: a
-suite's own median as control would erase a real change that hits every run alike.
+suite's own median as control would erase a real change that hits every run alike. What counts as moving is
+learnt from the control itself, because one machine's calm is another's storm.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from statistics import fmean, median
 
 import numpy as np
+from numpy.typing import NDArray
 
-TOLERANCE = 0.05
-"""A block whose control moves more than this is marked contaminated."""
+LEAST_TOLERANCE = 0.05
+MOST_TOLERANCE = 0.30
+"""However restless a machine is: a run whose control took a third longer had half a core less."""
+SPREADS = 4.0
+"""Tolerance in robust standard deviations of the control within blocks."""
+_MAD_TO_SD = 1.4826
 
 
 class ControlKernel:
-    """A small matrix product and a memory copy, about 3 ms; the best of ``repeats`` filters out short
-    interruptions."""
+    """Elementwise products and memory copies, a few milliseconds, on every usable core at once.
 
-    def __init__(self, repeats: int = 15) -> None:
+    On all cores, because the engine uses them all: a neighbour that takes one core slows the engine, and a
+    kernel on a single core would not see him. Nothing here calls a threaded BLAS, whose spinning workers
+    make the time of a small product jump a hundredfold on a busy machine.
+    """
+
+    def __init__(self, repeats: int = 15, threads: int | None = None) -> None:
         self._repeats = repeats
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._threads = threads or usable
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="control")
         random = np.random.default_rng(0)
-        self._a = random.standard_normal((256, 256), dtype=np.float32)
-        self._out = np.empty_like(self._a)
-        self._source = np.zeros(4 * 2**20, dtype=np.uint8)
-        self._copy = np.empty_like(self._source)
+        self._inputs = [random.standard_normal(2**17, dtype=np.float32) for _ in range(self._threads)]
 
     def __call__(self) -> float:
-        """Milliseconds of the fastest repeat."""
-        best = float("inf")
+        """Milliseconds: the median over the repeats."""
+        times = []
         for _ in range(self._repeats):
             start = time.perf_counter_ns()
-            for _ in range(2):
-                np.matmul(self._a, self._a, out=self._out)
-            np.copyto(self._copy, self._source)
-            best = min(best, (time.perf_counter_ns() - start) / 1e6)
-        return best
+            wait([self._pool.submit(_work, values) for values in self._inputs])
+            times.append((time.perf_counter_ns() - start) / 1e6)
+        return median(times)
 
 
-def block_is_contaminated(readings: Sequence[Sequence[float]]) -> bool:
-    """Whether any run's control (mean of before and after) is off the block's median by more than the
-    tolerance.
+def _work(values: NDArray[np.float32]) -> None:
+    """About 4 ms; numpy lets go of the interpreter's lock inside each call."""
+    out, copy = np.empty_like(values), np.empty(2**20, dtype=np.float32)
+    source = np.zeros_like(copy)
+    for _ in range(40):
+        np.multiply(values, values, out=out)
+        np.add(out, values, out=out)
+    for _ in range(3):
+        np.copyto(copy, source)
+
+
+@dataclass(frozen=True)
+class Contamination:
+    """``tolerance``: share by which the control may differ inside a block; ``blocks``: those where it did."""
+
+    tolerance: float
+    blocks: list[int]
+
+
+def find_contamination(readings: Mapping[int, Sequence[Sequence[float]]]) -> Contamination:
+    """Blocks in which some run's control (mean of before and after) is off the block's median.
+
+    The tolerance is :data:`SPREADS` robust standard deviations of all runs about their block's median,
+    between :data:`LEAST_TOLERANCE` and :data:`MOST_TOLERANCE`.
 
     Args:
-        readings: per run of the block, its control times in ms.
+        readings: block to, per run of the block, its control times in ms.
     """
-    means = [fmean(pair) for pair in readings if pair]
-    if len(means) < 2:
-        return False
-    middle = median(means)
-    return any(abs(mean / middle - 1.0) > TOLERANCE for mean in means)
+    offsets: dict[int, list[float]] = {}
+    for block, runs in readings.items():
+        means = [fmean(pair) for pair in runs if pair]
+        if len(means) >= 2:
+            middle = median(means)
+            offsets[block] = [abs(mean / middle - 1.0) for mean in means]
+    everything = [offset for block in offsets.values() for offset in block]
+    if not everything:
+        return Contamination(LEAST_TOLERANCE, [])
+    learnt = SPREADS * _MAD_TO_SD * median(everything)
+    tolerance = min(MOST_TOLERANCE, max(LEAST_TOLERANCE, learnt))
+    return Contamination(tolerance, sorted(b for b, found in offsets.items() if max(found) > tolerance))

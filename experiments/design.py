@@ -72,6 +72,20 @@ def same_level(a: Any, b: Any) -> bool:
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
+def thin(levels: Sequence[Any], baseline: Any, count: int) -> list[Any]:
+    """At most ``count`` (two or more) of ``levels``, evenly spaced, both ends and the baseline among them."""
+    if len(levels) <= count:
+        return list(levels)
+    last = len(levels) - 1
+    kept = {round(step * last / (count - 1)) for step in range(count)}
+    base = next(index for index, level in enumerate(levels) if same_level(level, baseline))
+    if base not in kept:
+        inner = [index for index in kept if index not in (0, last)] or [last]
+        kept.remove(min(inner, key=lambda index: abs(index - base)))
+        kept.add(base)
+    return [levels[index] for index in sorted(kept)]
+
+
 def level_text(level: Any) -> str:
     """A level as the user writes it: ``256``, ``on``, ``off``, ``auto``."""
     if isinstance(level, bool):

@@ -85,10 +85,6 @@ class Ledger:
             run=outcome.run, reason=outcome.reason,
         )  # fmt: skip
 
-    def contaminated(self, cell: Cell) -> None:
-        """The block's control kernel moved: known only once the block has ended."""
-        self.append("contaminated", cell=list(cell_key(cell)))
-
     def finished(self, cell: Cell, outcome: CellOutcome | None) -> None:
         self.append(
             "finished",
@@ -116,10 +112,6 @@ class Ledger:
                     state.confirmation = [Cell.model_validate(cell) for cell in entry["cells"]]
                 elif event == "repeated":
                     state.attempts.append(entry)
-                elif event == "contaminated":
-                    phase, block, position = entry["cell"]
-                    place = (phase, block, position)
-                    state.cells[place] = state.cells[place].model_copy(update={"contaminated": True})
                 elif event == "finished":
                     cell = Cell.model_validate(entry["cell"])
                     state.cells[cell_key(cell)] = cell

@@ -83,7 +83,8 @@ class Cell(Frozen):
     control_ms: list[float] = []
     """The control kernel just before and just after the run: it can't be touched by the factor."""
     contaminated: bool = False
-    """The control moved by more than 5 % inside this block: something else used the machine."""
+    """The control moved inside this block by more than the sweep's tolerance: something else used the
+    machine."""
     flagged: list[str] = []
     """Tail metrics of this run with too few samples."""
 
@@ -194,5 +195,7 @@ class SweepResult(Frozen):
     boundary: Boundary | None = None
     drift: Drift | None = None
     contaminated_blocks: list[int] = []
+    control_tolerance: float | None = None
+    """Share by which the control kernel may move inside a block, learnt from its own spread in this sweep."""
     notes: list[str] = []
     """What a reader should know and no number says."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInputError
-from experiments.design import level_text, same_level
+from experiments.calibrate import FEWEST_BLOCKS, affordable_runs
+from experiments.design import level_text, same_level, thin
 from experiments.factors import get_factor, load_factors, parse_values
 from experiments.metric_info import metric_info
 from experiments.spec import SweepSpec, parse_duration, parse_rate, parse_share
@@ -20,6 +21,8 @@ from workloads import WorkloadError, load_workload
 DEFAULT_BUDGET_S = 540.0
 MOST_BLOCKS = 12
 """Of a sweep that is bounded by its budget only."""
+FEWEST_LEVELS = 3
+"""That a short budget leaves of a factor's own levels, the baseline among them."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,11 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
             f"no {flag} beside --param {factor.name}; set it with --baseline",
         )
     baseline = factor.parse(request.baseline) if request.baseline is not None else factor.baseline
-    values = parse_values(factor, request.values) if request.values is not None else factor.levels
-    levels = factor.order([*values, baseline])
+    blocks, budget_s = _extent(request)
+    if request.values is not None:
+        levels = factor.order([*parse_values(factor, request.values), baseline])
+    else:
+        levels = _fit(factor.order([*factor.levels, baseline]), baseline, budget_s)
     if len(levels) < 2:
         raise InvalidInputError(
             "values", request.values, f"at least one level beside the baseline {level_text(baseline)}"
@@ -95,7 +101,6 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
             f"left out: {workload.name} has {workload.arrivals.kind} arrivals",
         )
     rate = parse_rate(request.request_rate) if request.request_rate is not None else workload.arrivals.rate
-    blocks, budget_s = _extent(request)
     return SweepSpec(
         question=f"Which {factor.name} is best for {workload.name} on this machine, judged by {metric}?",
         factor=factor.name,
@@ -125,6 +130,17 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
         engine={name: value for name, value in settings.items() if name != "model"},
         fixed={name: value for name, value in factor.fixed.items() if name not in engine},
     )
+
+
+def _fit(levels: list[Any], baseline: Any, budget_s: float | None) -> list[Any]:
+    """As many of the factor's own levels as a short budget can measure in :data:`FEWEST_BLOCKS` blocks.
+
+    An interval needs blocks more than the picture needs levels: both ends and the baseline stay.
+    """
+    if budget_s is None:
+        return levels
+    room = max(FEWEST_LEVELS, affordable_runs(budget_s) // FEWEST_BLOCKS - 1)
+    return thin(levels, baseline, room)
 
 
 def _extent(request: SweepRequest) -> tuple[int, float | None]:

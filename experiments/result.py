@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from experiments import analysis
 from experiments.calibrate import Calibration
 from experiments.conclusion import boundary_of_gain, choose, conclude
+from experiments.control import Contamination, find_contamination
 from experiments.design import same_level
 from experiments.equivalence import compare_outputs, divergent_levels
 from experiments.hypothesis import judge_hypothesis
@@ -38,6 +39,9 @@ def build_result(
         trouble: what ended the sweep, when something did.
     """
     cells = [state.cells.get(cell_key(cell), cell) for cell in schedule]
+    contamination = _contamination(cells)
+    contaminated = contamination.blocks
+    cells = [c.model_copy(update={"contaminated": True}) if c.block in contaminated else c for c in cells]
     main = [cell for cell in cells if cell.phase == "sweep"]
     levels = analysis.compare_levels(spec, main, failures)
     aa = analysis.aa_ratio(spec, main)
@@ -45,7 +49,6 @@ def build_result(
     choice = choose(spec, levels, main)
     confirmed = _confirmation(spec, cells)
     equivalence = compare_outputs([cell for cell in cells if cell.state == "DONE"], state.outputs)
-    contaminated = sorted({cell.block for cell in cells if cell.contaminated})
     done = [cell for cell in main if cell.state == "DONE"]
     blocks_done = len({cell.block for cell in done})
     reasons = [*trouble, *_invalid_reasons(spec, main, aa, equivalence, contaminated)]
@@ -99,8 +102,17 @@ def build_result(
         boundary=boundary_of_gain(spec, levels, choice, load, machine),
         drift=analysis.baseline_drift(spec, main),
         contaminated_blocks=contaminated,
-        notes=_notes(spec, cells, state, failures, equivalence, contaminated),
+        control_tolerance=contamination.tolerance,
+        notes=_notes(spec, cells, state, failures, equivalence, contamination),
     )
+
+
+def _contamination(cells: Sequence[Cell]) -> Contamination:
+    readings: dict[int, list[list[float]]] = {}
+    for cell in cells:
+        if cell.control_ms:
+            readings.setdefault(cell.block, []).append(cell.control_ms)
+    return find_contamination(readings)
 
 
 def _confirmation(spec: SweepSpec, cells: Sequence[Cell]) -> Confirmation | None:
@@ -147,8 +159,9 @@ def _notes(
     state: LedgerState,
     failures: Mapping[str, str],
     equivalence: Equivalence,
-    contaminated: Sequence[int],
+    contamination: Contamination,
 ) -> list[str]:
+    contaminated = contamination.blocks
     notes = [f"level {name} FAILED: {reason}" for name, reason in failures.items()]
     for entry in state.attempts:
         place = f"block {entry['cell'][1]}, position {entry['cell'][2]}"
@@ -169,7 +182,8 @@ def _notes(
             if changed
             else "no verdict depends on them"
         )
-        text = f"contaminated: block {which} (the control kernel moved more than 5 %); kept; {effect}"
+        text = f"contaminated: block {which} (the control kernel moved more than "
+        text += f"{contamination.tolerance:.0%}, its tolerance here); kept; {effect}"
         notes.append(text)
     if equivalence.compared > equivalence.identical:
         notes.append(equivalence.note)

@@ -18,7 +18,8 @@ from engine.errors import InvalidInputError
 from experiments.budget import Budget
 from experiments.calibrate import MIN_BLOCKS, Calibration, RunProbe, calibrate
 from experiments.cells import CellOutcome, NoProgress, RunCell, SweepProgress, outputs_digest
-from experiments.control import ControlKernel, block_is_contaminated
+from experiments.conclusion import effect_text
+from experiments.control import ControlKernel
 from experiments.design import level_text, make_confirmation, make_schedule, same_level
 from experiments.ledger import Ledger, cell_key
 from experiments.models import Cell, SweepResult
@@ -173,8 +174,8 @@ class Sweep:
                 return "budget"
             for cell in todo:
                 self._run(cell)
-            if todo:
-                self._judge_block(cells)
+            if todo and block + 1 < self._spec.blocks:
+                self._tell_what_could_be_seen(block)
         return "complete"
 
     def _block_cost(self, block: int, cells: Sequence[Cell]) -> float:
@@ -285,16 +286,13 @@ class Sweep:
             raise _BaselineFailedError(outcome.reason)
         self._failures[level_text(cell.level)] = outcome.reason
 
-    def _judge_block(self, cells: Sequence[Cell]) -> None:
-        ended = [self._state.cells[cell_key(cell)] for cell in cells if cell_key(cell) in self._state.cells]
-        if not block_is_contaminated([cell.control_ms for cell in ended]):
-            return
-        self._progress.note(f"block {cells[0].block}: the control kernel moved, marked contaminated")
-        for cell in ended:
-            marked = cell.model_copy(update={"contaminated": True})
-            self._ledger.contaminated(cell)
-            self._state.cells[cell_key(cell)] = marked
-        self._save("running")
+    def _tell_what_could_be_seen(self, block: int) -> None:
+        """After each block: the smallest effect that the design would show with the noise seen so far."""
+        result = self._result("running")
+        if result.mde is not None:
+            self._progress.note(f"after {block + 1} blocks: {effect_text(result.mde)}")
+        if block in result.contaminated_blocks:
+            self._progress.note(f"block {block}: the control kernel moved, marked contaminated")
 
     def _known_failures(self) -> dict[str, str]:
         """Levels that a ledger read back shows as given up: failed, and never with a result."""

@@ -146,7 +146,7 @@ def plan_view(spec: SweepSpec, cells: Sequence[Cell], run_s: float) -> Group:
     ]
     if mde is not None:
         noise = f"{TYPICAL_SD:.0%} between runs (a quiet shared 2-core machine)"
-        lines.append(Text(f"with noise of {noise}, that shows effects from {mde:.0%} up"))
+        lines.append(Text(f"with noise of {noise}: {effect_text(mde)}"))
     return Group(*lines)
 
 
@@ -181,7 +181,7 @@ def result_view(result: SweepResult) -> Group:
     lines.append(
         Text(
             f"A/A (baseline against itself, {result.primary_metric}): {change_text(result.aa)} over "
-            f"{result.aa.n_blocks} block(s) · smallest effect this sweep could see: {effect_text(result.mde)}"
+            f"{result.aa.n_blocks} block(s) · {effect_text(result.mde)}"
         )
     )
     same = result.equivalence
@@ -204,13 +204,14 @@ def level_table(result: SweepResult) -> Table:
     title = f"{result.factor} · {result.workload.get('name', '')} · ratio on {result.primary_metric}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("level", justify="right", style="bold")
-    for metric in HEADLINE:
+    columns = [*HEADLINE, *([] if result.primary_metric in HEADLINE else [result.primary_metric])]
+    for metric in columns:
         table.add_column(_heading(metric), justify="right", no_wrap=True)
     table.add_column("ratio [95 %]", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for level in result.levels:
         flagged = {name for name, ratio in level.ratio.items() if ratio.flagged}
-        cells = [_number(level.medians.get(name), name, name in flagged) for name in HEADLINE]
+        cells = [_number(level.medians.get(name), name, name in flagged) for name in columns]
         ratio = level.ratio.get(result.primary_metric)
         table.add_row(
             level_text(level.value), *cells, _ratio(level, ratio),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.conclusion import effect_text
 from experiments.models import Ratio, SweepResult
 from reports.facts import Tile, fact_list, setting
 from reports.figures import noise, pareto
@@ -84,7 +85,7 @@ def tiles(sweep: SweepResult) -> list[Tile]:
     found.append(
         Tile(
             "Smallest detectable effect",
-            share(sweep.mde),
+            share(sweep.mde) if sweep.mde is None or sweep.mde <= 1.0 else "none below 2x",
             f"effect of interest {100 * sweep.delta:g} %",
         )
     )
@@ -168,7 +169,7 @@ def noise_facts(sweep: SweepResult) -> list[tuple[str, str]]:
         ("A/A", f"{ratio_text(sweep.aa)}, n = {sweep.aa.n_blocks} blocks. {sweep.aa.reason}".rstrip()),
         (
             "Detectable",
-            "unknown" if sweep.mde is None else f"effects of {share(sweep.mde)} or more would have been seen",
+            effect_text(sweep.mde),
         ),
     ]
     if sweep.drift:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from experiments.bench_cell import BenchRunner, outcome_of
-from experiments.calibrate import PROBE_SECONDS
 from experiments.metric_info import GOOD, OFFERED, WINDOW
 from experiments.models import Cell
 from experiments.spec import Load
 from tests.experiments.world import spec_of
 from workbench.benchspec import BenchSpec
+from workbench.calibrate import PROBE_SECONDS
 from workbench.manifest import TargetInfo
 from workbench.records import REQUESTS, REQUESTS_SCHEMA_VERSION
 from workbench.runstore import Run, RunStore

@@ -53,7 +53,7 @@ def test_latency_and_throughput_have_opposite_good_sides(planted: tuple[World, S
 def test_hypothesis_is_judged_from_the_data(planted: tuple[World, SweepResult, Path]) -> None:
     _world, result, _folder = planted
     held = {line.metric: line.held for line in result.hypothesis}
-    assert held == {"itl_p99": True, "ttft_p50": True, "goodput_ratio": False, "output_tok_s": True}
+    assert held == {"chat/stall_p90": True, "ttft_p50": True, "goodput_ratio": False, "output_tok_s": True}
 
 
 def test_blocks_are_complete_and_share_their_requests(planted: tuple[World, SweepResult, Path]) -> None:
@@ -123,7 +123,7 @@ def test_a_level_that_costs_goodput_is_worse_and_zero_goodput_is_a_number(tmp_pa
 
 def test_the_budget_stops_at_the_end_of_a_block(tmp_path: Path) -> None:
     world = World(seconds=10.0)
-    result = run(world, tmp_path, spec_of(budget="150s"))
+    result = run(world, tmp_path, spec_of(budget="150s", values="64,256,512,1024"))
     assert result.status == "budget"
     assert len(world.seen) == 12
     assert world.now <= 150.0
@@ -133,7 +133,7 @@ def test_the_budget_stops_at_the_end_of_a_block(tmp_path: Path) -> None:
 
 def test_the_first_block_always_completes(tmp_path: Path) -> None:
     world = World(seconds=10.0)
-    result = run(world, tmp_path, spec_of(budget="5s"))
+    result = run(world, tmp_path, spec_of(budget="5s", values="64,256,512,1024"))
     assert len(world.seen) == 6
     assert result.status == "budget"
     assert not result.valid
@@ -155,6 +155,25 @@ def test_the_winner_is_measured_again_on_fresh_seeds(tmp_path: Path) -> None:
     assert not fresh & {cell.seed for cell in result.cells if cell.phase == "sweep"}
     assert "on fresh seeds" in result.conclusion
     assert result.levels[1].ratio["itl_p99"].n_blocks == 4
+
+
+def test_a_short_budget_measures_fewer_levels_rather_than_one_block(tmp_path: Path) -> None:
+    spec = spec_of(budget="3m", request_rate=None, num_prompts=None, confirm=3)
+    assert spec.levels == [64, 512, 2048]
+    world = World(effects={"64": 0.1, "512": 0.3}, seconds=12.0)
+    result = run(world, tmp_path, spec)
+    assert result.design["blocks_done"] == 3
+    assert result.levels[0].verdict is Verdict.BETTER
+    assert world.now <= 180.0
+    assert spec_of(budget="9m").levels == [64, 256, 512, 1024, 2048]
+    assert spec_of(budget="3m", values="128,256,512,1024").levels == [128, 256, 512, 1024, 2048]
+
+
+def test_the_conclusion_never_prints_a_silly_number(tmp_path: Path) -> None:
+    result = run(World(sd=3.0), tmp_path, spec_of(blocks=2, values="64,512", metric="itl_p99"))
+    assert result.mde is not None
+    assert result.mde > 1.0
+    assert "too noisy to see any effect below 2x" in result.conclusion
 
 
 def test_room_for_the_confirmation_is_kept_inside_the_budget(tmp_path: Path) -> None:

@@ -176,6 +176,19 @@ def test_a_moving_control_marks_its_block_and_nothing_is_dropped(tmp_path: Path)
     assert again.contaminated_blocks == [1]
 
 
+def test_a_restless_machine_is_judged_by_its_own_spread(tmp_path: Path) -> None:
+    """A control that always moves by a tenth does not mark every block; one that doubles still marks its own."""
+
+    class Restless(World):
+        def control(self) -> float:
+            return 6.0 if len(self.seen) in (7, 8) else 3.0 + 0.3 * (len(self.seen) % 3)
+
+    result = run(Restless(), tmp_path, spec_of(blocks=4))
+    assert result.contaminated_blocks == [1]
+    assert result.control_tolerance is not None
+    assert 0.05 < result.control_tolerance <= 0.30
+
+
 def test_the_study_holds_one_trial_a_run_and_stale_ones_are_closed(tmp_path: Path) -> None:
     world = World(faults={"64": [RuntimeError("died")]}, interrupt_at=5)
     folder = new_sweep(spec_of(blocks=2, values="64,256"), tmp_path, {})
@@ -190,5 +203,5 @@ def test_the_study_holds_one_trial_a_run_and_stale_ones_are_closed(tmp_path: Pat
     assert {trial.user_attrs["run"] for trial in done} == set(result.runs)
     assert {trial.params["chunk_size"] for trial in done} == {"64", "256", "2048"}
     assert {trial.user_attrs["seed"] for trial in done} == {cell.seed for cell in result.cells}
-    assert study.user_attrs["metric"] == "itl_p99"
+    assert study.user_attrs["metric"] == "chat/stall_p90"
     assert study.direction.name == "MINIMIZE"

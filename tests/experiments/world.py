@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibrate import Probe
 from experiments.cells import CellOutcome
 from experiments.design import level_text
 from experiments.metric_info import GOOD, OFFERED, WINDOW
@@ -19,6 +18,7 @@ from experiments.models import Cell, SweepResult
 from experiments.request import SweepRequest, make_spec
 from experiments.spec import Load, SweepSpec
 from experiments.sweep import Sweep, new_sweep
+from workbench.calibrate import Capacity
 
 REQUESTS = 40
 
@@ -55,9 +55,9 @@ class World:
     def control(self) -> float:
         return self.control_ms
 
-    def probe(self) -> Probe:
+    def probe(self) -> Capacity:
         self.now += 12.0
-        return Probe(run="calibration", request_s=2.0, tail_s=1.0, wall_s=12.0, busy_s=8.0)
+        return Capacity(run="calibration", request_s=2.0, tail_s=1.0, wall_s=12.0, busy_s=8.0)
 
     def __call__(self, cell: Cell, load: Load) -> CellOutcome:
         if self.interrupt_at is not None and len(self.seen) == self.interrupt_at:
@@ -80,7 +80,8 @@ class World:
             state="DONE",
             run=f"run-{len(self.seen)}",
             metrics={
-                "itl_p99": 100.0 * slow * luck, "itl_p50": 20.0 * slow * luck, "ttft_p50": 300.0 / slow *
+                "itl_p99": 100.0 * slow * luck,
+                "chat/stall_p90": 120.0 * slow * luck, "itl_p50": 20.0 * slow * luck, "ttft_p50": 300.0 / slow *
                 luck, "output_tok_s": 500.0 / luck, "goodput_ratio": good / REQUESTS, "goodput_s": good /
                 20.0, GOOD: float(good), OFFERED: float(REQUESTS), WINDOW: 20.0,
             },

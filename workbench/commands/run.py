@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from workbench.bench import BenchSpec, run_bench
-from workbench.calibrate import measure_capacity
+from workbench.calibrate import PROBE_CONCURRENCY, measure_capacity
 from workbench.commands.display import LiveLine, make_console, summary_view
 from workbench.runstore import Run, RunStore
 
@@ -49,7 +49,7 @@ def _calibrated(spec: BenchSpec, store: RunStore, console: Console, line: LiveLi
     rate = float(f"{capacity.request_s * arrivals.utilisation:.3g}")
     console.print(
         f"rate {rate:g} requests/s: {arrivals.utilisation:.0%} of the {capacity.request_s:.3g}/s "
-        f"at which a burst was served (run {capacity.run}); fix it with --request-rate",
+        f"that {PROBE_CONCURRENCY} at a time were served (run {capacity.run}); fix it with --request-rate",
         soft_wrap=True,
     )
     return spec.model_copy(update={"rate": rate})
