@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from engine.sampling import draw
-from engine.sampling.draw import cut_row, draw_full, draw_truncated, pick
+from engine.sampling.draw import draw_full, draw_truncated, kept_tokens, pick
 from engine.sampling_params import SamplingParams
 from tests.sampling.reference import kept_probabilities
 
@@ -78,7 +78,10 @@ def test_cuts_follow_the_definition(logits: list[int], params: SamplingParams, u
     vocab, rows = len(logits), len(u)
     expected = kept_probabilities([float(logit) for logit in logits], params)
     probs = torch.softmax(torch.tensor(logits, dtype=torch.float32) / params.temperature, dim=0)
-    row = cut_row(probs.numpy(), params.top_k or vocab, params.top_p, params.min_p)
+    ids, kept = kept_tokens(probs.numpy(), params.top_k or vocab, params.top_p, params.min_p)
+    assert (np.diff(ids) > 0).all()
+    row = np.zeros(vocab)
+    row[ids] = kept
     possible = expected > 1e-37  # what underflows in float32 can't be drawn
     assert (row > 0)[possible].all()
     assert not row[expected == 0].any()
@@ -94,7 +97,7 @@ def test_cuts_follow_the_definition(logits: list[int], params: SamplingParams, u
                 torch.full((rows,), params.top_p, dtype=torch.float64),
                 torch.full((rows,), params.min_p, dtype=torch.float64),
             )
-        weights = torch.from_numpy(row).double().repeat(rows, 1)
+        weights = torch.from_numpy(row).repeat(rows, 1)
         assert tokens.tolist() == pick(weights, torch.tensor(u, dtype=torch.float64)).tolist()
 
 
@@ -143,3 +146,27 @@ def test_a_real_sample_is_distributed_as_it_should_be() -> None:
     observed = torch.bincount(tokens, minlength=vocab).numpy()
     assert observed[expected == 0].sum() == 0
     assert stats.chisquare(observed[expected > 0], expected[expected > 0] * count).pvalue > 0.001
+
+
+@given(
+    st.integers(0, 2**32), st.sampled_from([0.5, 0.9, 0.95, 0.999999, 1 - 1e-12]), st.sampled_from([0, 9000])
+)
+@settings(max_examples=30)
+def test_wide_rows_keep_what_a_full_sort_keeps(seed: int, top_p: float, top_k: int) -> None:
+    """A vocabulary of real size, logits flat enough that thousands of tokens are kept, some of them equal."""
+    vocab = 20_000
+    logits = torch.randn(vocab, generator=torch.Generator().manual_seed(seed)).mul(200).round() / 100
+    probs = torch.softmax(logits, dim=0).numpy()
+    order = np.argsort(-probs, kind="stable")[: top_k or vocab]
+    before = np.concatenate([[0.0], probs[order].astype(np.float64).cumsum()])
+    mass = before[-1] if top_k else 1.0
+    expected = order[before[:-1] < top_p * mass]
+    ids, kept = kept_tokens(probs, top_k or vocab, top_p, 0.0)
+    assert ids.tolist() == sorted(expected.tolist())
+    assert kept.tolist() == probs[ids].tolist()
+
+
+def test_probabilities_that_sum_to_less_than_top_p_are_all_kept() -> None:
+    """Rounding of the softmax may do that for top_p close to 1."""
+    probs = np.full(1000, 0.0009, dtype=np.float32)
+    assert len(kept_tokens(probs, 1000, 0.95, 0.0)[0]) == 1000
