@@ -45,6 +45,8 @@ class EngineConfig(BaseModel):
     enable_prefix_caching: bool = Field(True, description="Reuse KV blocks of equal prefixes.")
     num_gpu_blocks_override: int | None = Field(None, ge=2, description="Number of KV blocks (the name is vLLM's; it counts on the CPU too).")
     kv_cache_memory_bytes: int | None = Field(None, ge=1, description="Bytes for the KV cache; default: 1 GiB on the CPU, never over half of the free memory.")
+    kv_cache_metrics: bool = Field(False, description="Follow a sample of the KV blocks: vllm:kv_block_* at /metrics.")
+    kv_cache_metrics_sample: float = Field(0.01, gt=0.0, le=1.0, description="Share of the KV blocks that kv_cache_metrics follows.")
 
     # execution
     attention_backend: Literal["auto", "reference", "cpu"] = Field("auto", description="reference: torch, the oracle; cpu: native kernels.")

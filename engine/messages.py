@@ -93,6 +93,17 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     last_step_tokens: int
 
 
+class KVBlockEviction(msgspec.Struct, frozen=True, kw_only=True):
+    """A followed KV block was given to other content (see :mod:`engine.kv.residency`); nanoseconds."""
+
+    lifetime_ns: int
+    """Since it was taken."""
+    idle_ns: int
+    """Since its last prefix hit, or since it was taken."""
+    reuse_gaps_ns: list[int]
+    """Between its last few hits."""
+
+
 class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one step has to tell the front end."""
 
@@ -101,3 +112,5 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True):
     step_tokens: int
     timestamp_ns: int
     """When the core had taken in the step's result (monotonic)."""
+    kv_evictions: list[KVBlockEviction] = []
+    """With ``kv_cache_metrics``: since the last step."""

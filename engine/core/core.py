@@ -12,6 +12,7 @@ from engine.core.runner import InlineRunner, StepRunner, ThreadRunner
 from engine.errors import EngineDeadError, EngineError
 from engine.executor.base import Executor
 from engine.kv.manager import KVCacheManager
+from engine.kv.residency import BlockResidency
 from engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulerStats
 from engine.plan import StepResult
 from engine.scheduler.scheduler import Scheduler
@@ -87,8 +88,12 @@ class EngineCore:
         Raises:
             InvalidInputError: the configuration does not fit the executor's KV pool.
         """
+        residency = BlockResidency(clock, config.kv_cache_metrics_sample) if config.kv_cache_metrics else None
         kv = KVCacheManager(
-            executor.num_kv_blocks, config.block_size, enable_caching=config.enable_prefix_caching
+            executor.num_kv_blocks,
+            config.block_size,
+            enable_caching=config.enable_prefix_caching,
+            residency=residency,
         )
         scheduler = Scheduler(config, kv, clock, trace)
         threaded = config.async_scheduling and not isinstance(clock, VirtualClock)
@@ -187,11 +192,13 @@ class EngineCore:
 
     def news(self, outputs: list[EngineCoreOutput], step_tokens: int = 0) -> EngineCoreOutputs:
         """``outputs`` with the state of the engine right now."""
+        residency = self.scheduler.kv.pool.residency
         return EngineCoreOutputs(
             outputs=outputs,
             stats=self.scheduler.stats(),
             step_tokens=step_tokens,
             timestamp_ns=self._clock.now_ns(),
+            kv_evictions=[] if residency is None else residency.take_evictions(),
         )
 
     def _plan_next(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from engine.errors import InvalidInputError
 from engine.kv.block import FreeBlockQueue, KVCacheBlock
+from engine.kv.residency import BlockResidency
 
 
 class BlockPool:
@@ -20,15 +21,17 @@ class BlockPool:
 
     Args:
         num_blocks: the null block included, at least 2.
+        residency: follows some of the blocks through their lives.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, residency: BlockResidency | None = None) -> None:
         if num_blocks < 2:
             raise InvalidInputError(
                 "num_kv_blocks", num_blocks, "at least 2: the null block and one that can be used"
             )
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
         self.null_block = self.blocks[0]
+        self.residency = residency
         self.free_queue = FreeBlockQueue(self.blocks[1:])
         self.cached_blocks: dict[bytes, KVCacheBlock] = {}
         self.num_evicted_blocks = 0
@@ -66,10 +69,14 @@ class BlockPool:
                 self.num_evicted_blocks += 1
             block.ref_cnt = 1
             taken.append(block)
+            if self.residency is not None:
+                self.residency.on_taken(block)
         return taken
 
-    def hold(self, blocks: Iterable[KVCacheBlock]) -> None:
+    def hold(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Take one more reference to findable blocks; free ones leave the free list."""
+        if self.residency is not None:
+            self.residency.on_hit(blocks)
         for block in blocks:
             if block.ref_cnt == 0:
                 self.free_queue.remove(block)
@@ -113,6 +120,8 @@ class BlockPool:
             block.block_hash = None
         self.cached_blocks.clear()
         self.num_free_cached_blocks = 0
+        if self.residency is not None:
+            self.residency.forget()
         return True
 
     def count_free(self, blocks: Sequence[KVCacheBlock]) -> int:

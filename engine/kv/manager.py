@@ -9,6 +9,7 @@ from engine.errors import EngineError
 from engine.kv.block import KVCacheBlock
 from engine.kv.block_pool import BlockPool
 from engine.kv.hashing import ExtraKey, extend_block_hashes
+from engine.kv.residency import BlockResidency
 from engine.request import Request
 
 
@@ -51,10 +52,18 @@ class KVCacheManager:
         num_blocks: blocks of the pool, the null block included.
         block_size: tokens in a block.
         enable_caching: reuse blocks of equal prefixes.
+        residency: follows some of the blocks through their lives.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_caching: bool) -> None:
-        self.pool = BlockPool(num_blocks)
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_caching: bool,
+        residency: BlockResidency | None = None,
+    ) -> None:
+        self.pool = BlockPool(num_blocks, residency)
         self.block_size = block_size
         self.enable_caching = enable_caching
         self.stats = PrefixCacheStats()

@@ -17,7 +17,7 @@ from engine.frontend.beam_search import BeamSearchParams
 from engine.messages import EngineCoreOutputs, FinishReason
 from engine.sampling_params import SamplingParams
 from engine.server import buckets
-from engine.server.request_metrics import RequestObserver
+from engine.server.request_metrics import NS, RequestObserver
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -86,6 +86,21 @@ class ServerMetrics:
         self.iteration_tokens = self._histogram(
             "vllm:iteration_tokens_total", "Tokens of an engine step.", buckets.ITERATION_TOKENS
         )
+        self.kv_block_lifetime = self._histogram(
+            "vllm:kv_block_lifetime_seconds",
+            "Life of sampled KV blocks, from being taken to being reused for other content.",
+            buckets.KV_BLOCK_S,
+        )
+        self.kv_block_idle = self._histogram(
+            "vllm:kv_block_idle_before_evict_seconds",
+            "Time since the last prefix hit when a sampled KV block was reused for other content.",
+            buckets.KV_BLOCK_S,
+        )
+        self.kv_block_reuse_gap = self._histogram(
+            "vllm:kv_block_reuse_gap_seconds",
+            "Time between prefix hits of a sampled KV block, observed when its life ends.",
+            buckets.KV_BLOCK_S,
+        )
 
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens processed.")
         self.prompt_tokens_cached = self._counter(
@@ -127,6 +142,11 @@ class ServerMetrics:
         """Take the news of one engine step."""
         if outputs.step_tokens:
             self.iteration_tokens.observe(outputs.step_tokens)
+        for eviction in outputs.kv_evictions:
+            self.kv_block_lifetime.observe(eviction.lifetime_ns * NS)
+            self.kv_block_idle.observe(eviction.idle_ns * NS)
+            for gap_ns in eviction.reuse_gaps_ns:
+                self.kv_block_reuse_gap.observe(gap_ns * NS)
 
     def _histogram(self, name: str, doc: str, edges: tuple[float, ...]) -> Histogram:
         histogram = Histogram(name, doc, LABELS, buckets=edges, registry=self.registry)

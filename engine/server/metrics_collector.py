@@ -24,7 +24,7 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
     "prefix_cache_hits": ("vllm:prefix_cache_hits", "Tokens found in the prefix cache."),
     "prompt_tokens_recomputed": (
         "vllm:prompt_tokens_recomputed",
-        "Prompt tokens computed again after a preemption.",
+        "Prompt tokens found in the prefix cache but computed again: a request computes at least one.",
     ),
     "resumed_prefix_cache_queries": (
         "workbench:resumed_prefix_cache_queries",

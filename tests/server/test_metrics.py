@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.messages import EngineCoreOutputs
+from engine.messages import EngineCoreOutputs, KVBlockEviction
 from engine.server import buckets
 from tests.server.fake_engine import FakeEngine, make_stats
 from tests.server.waiting import until
@@ -30,6 +30,9 @@ HISTOGRAMS = {
     "vllm:request_params_n",
     "vllm:request_params_max_tokens",
     "vllm:iteration_tokens_total",
+    "vllm:kv_block_lifetime_seconds",
+    "vllm:kv_block_idle_before_evict_seconds",
+    "vllm:kv_block_reuse_gap_seconds",
 }
 COUNTERS = {
     "vllm:num_preemptions",
@@ -195,3 +198,18 @@ async def test_engine_steps(http: aiohttp.ClientSession, engine: FakeEngine) -> 
     assert samples["vllm:iteration_tokens_total_count", ""] == 2
     assert samples["vllm:iteration_tokens_total_sum", ""] == 15
     assert samples["vllm:iteration_tokens_total_bucket", "8.0"] == 1
+
+
+async def test_lives_of_kv_blocks(http: aiohttp.ClientSession, engine: FakeEngine) -> None:
+    (listener,) = engine.step_listeners
+    life = KVBlockEviction(lifetime_ns=5_000_000_000, idle_ns=1_500_000_000, reuse_gaps_ns=[10**9, 3 * 10**9])
+    listener(
+        EngineCoreOutputs(
+            outputs=[], stats=make_stats(), step_tokens=0, timestamp_ns=1, kv_evictions=[life, life]
+        )
+    )
+    _, samples = await _scrape(http)
+    assert samples["vllm:kv_block_lifetime_seconds_sum", ""] == pytest.approx(10)
+    assert samples["vllm:kv_block_idle_before_evict_seconds_sum", ""] == pytest.approx(3)
+    assert samples["vllm:kv_block_reuse_gap_seconds_sum", ""] == pytest.approx(8)
+    assert samples["vllm:kv_block_reuse_gap_seconds_count", ""] == 4
