@@ -28,7 +28,8 @@ def row(case: Case, found: Diagnosis) -> str:
 
 def table(found: Sequence[Diagnosis]) -> str:
     """Cases in order, one line each, then families against families."""
-    head = "| planted | looks like | right verdict | top finding | confidence | also found |\n|---|---|---|---|---|---|"
+    titles = ("planted", "looks like", "right verdict", "top finding", "confidence", "also found")
+    head = f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|"
     rows = [row(case, one) for case, one in zip(CASES, found, strict=True)]
     return "\n".join([head, *rows, "", *_counts(found)])
 
