@@ -104,9 +104,9 @@ def draw_truncated(
     tokens = ids.gather(1, pick(weights, u).unsqueeze(1)).squeeze(1)
     for row in torch.nonzero(~settled).flatten().tolist():
         line = probs[row].cpu().numpy()
-        kept_ids, weights = kept_tokens(line, int(top_k[row]), float(top_p[row]), float(min_p[row]))
-        place = pick(torch.from_numpy(weights).unsqueeze(0), u[row : row + 1].cpu())
-        tokens[row] = int(kept_ids[place.item()])
+        kept_ids, kept_probs = kept_tokens(line, int(top_k[row]), float(top_p[row]), float(min_p[row]))
+        place = int(pick(torch.from_numpy(kept_probs).unsqueeze(0), u[row : row + 1].cpu()))
+        tokens[row] = int(kept_ids[place])
     return tokens
 
 
