@@ -1,4 +1,4 @@
-"""One clock for the whole product: ``CLOCK_MONOTONIC`` in integer nanoseconds (DESIGN 3).
+"""One clock for the whole product: ``CLOCK_MONOTONIC`` in integer nanoseconds.
 
 The clock is injected, so the simulator can run the real scheduler on virtual time.
 """

@@ -1,4 +1,4 @@
-"""The engine's configuration: one frozen model, names as in vLLM, each field's doc feeds ``workbench serve --help``.
+"""The engine's configuration: one frozen model, names as in vLLM. Each field's doc feeds ``serve --help``.
 
 No field is accepted and ignored: a field is here only when the engine honours it.
 """
@@ -18,58 +18,124 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # model
-    model: str = Field("smollm2-135m", description="Name of an embedded model, a local folder (safetensors), a .gguf file, or a hub id.")
+    model: str = Field(
+        "smollm2-135m",
+        description=("Name of an embedded model, a local folder (safetensors), a .gguf file, or a hub id."),
+    )
     served_model_name: str | None = Field(None, description="Name in the API; default: the model's.")
-    tokenizer: str | None = Field(None, description="Folder or hub id of the tokenizer; default: the model's own.")
-    load_format: Literal["auto", "dummy"] = Field("auto", description="auto: read the weights; dummy: random weights from the config.")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="Weights and KV cache; auto: bfloat16 where the CPU has AVX512-BF16, else float32.")
+    tokenizer: str | None = Field(
+        None, description="Folder or hub id of the tokenizer; default: the model's own."
+    )
+    load_format: Literal["auto", "dummy"] = Field(
+        "auto", description="auto: read the weights; dummy: random weights from the config."
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description=("Weights and KV cache; auto: bfloat16 where the CPU has AVX512-BF16, else float32."),
+    )
     quantization: Literal["none", "int8"] = Field("none", description="int8: weight-only, CPU backend.")
     device: Literal["auto", "cpu"] = Field("auto", description="Where the model runs.")
-    max_model_len: int | None = Field(None, ge=2, description="Prompt plus output tokens of one request; default: the model's own limit.")
-    seed: int = Field(0, description="Base of the seeds of requests that bring none (they differ from each other).")
+    max_model_len: int | None = Field(
+        None, ge=2, description="Prompt plus output tokens of one request; default: the model's own limit."
+    )
+    seed: int = Field(
+        0, description="Base of the seeds of requests that bring none (they differ from each other)."
+    )
 
     # scheduler
-    max_num_batched_tokens: int = Field(2048, ge=1, description="Token budget of one step (the sweep's factor chunk_size).")
+    max_num_batched_tokens: int = Field(
+        2048, ge=1, description="Token budget of one step (the sweep's factor chunk_size)."
+    )
     max_num_seqs: int = Field(128, ge=1, description="Requests that run at the same time.")
     enable_chunked_prefill: bool = Field(True, description="Let a prompt be computed over several steps.")
-    long_prefill_token_threshold: int = Field(0, ge=0, description="Most prompt tokens of one request in one step; 0: no cap.")
-    max_num_partial_prefills: int | None = Field(None, ge=1, description="Requests that may be in the middle of their prefill at the same time; default: no cap.")
-    scheduling_policy: Literal["fcfs", "priority"] = Field("fcfs", description="Order of admission and of preemption.")
-    scheduler_reserve_full_isl: bool = Field(True, description="Admit a request only when its whole prompt fits in free KV blocks.")
-    watermark: float = Field(0.0, ge=0.0, lt=1.0, description="Share of KV blocks that admission leaves free.")
+    long_prefill_token_threshold: int = Field(
+        0, ge=0, description="Most prompt tokens of one request in one step; 0: no cap."
+    )
+    max_num_partial_prefills: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "Requests that may be in the middle of their prefill at the same time; default: no cap."
+        ),
+    )
+    scheduling_policy: Literal["fcfs", "priority"] = Field(
+        "fcfs", description="Order of admission and of preemption."
+    )
+    scheduler_reserve_full_isl: bool = Field(
+        True, description="Admit a request only when its whole prompt fits in free KV blocks."
+    )
+    watermark: float = Field(
+        0.0, ge=0.0, lt=1.0, description="Share of KV blocks that admission leaves free."
+    )
     async_scheduling: bool = Field(False, description="Plan the next step while the current one runs.")
-    max_waiting_requests: int | None = Field(None, ge=1, description="Queue limit: more waiting requests than this are refused with 429.")
+    max_waiting_requests: int | None = Field(
+        None, ge=1, description="Queue limit: more waiting requests than this are refused with 429."
+    )
 
     # KV cache
     block_size: int = Field(16, ge=1, le=256, description="Tokens in one KV block.")
     enable_prefix_caching: bool = Field(True, description="Reuse KV blocks of equal prefixes.")
-    num_gpu_blocks_override: int | None = Field(None, ge=2, description="Number of KV blocks (the name is vLLM's; it counts on the CPU too).")
-    kv_cache_memory_bytes: int | None = Field(None, ge=1, description="Bytes for the KV cache; default: 1 GiB on the CPU, never over half of the free memory.")
-    kv_cache_metrics: bool = Field(False, description="Follow a sample of the KV blocks: vllm:kv_block_* at /metrics.")
-    kv_cache_metrics_sample: float = Field(0.01, gt=0.0, le=1.0, description="Share of the KV blocks that kv_cache_metrics follows.")
+    num_gpu_blocks_override: int | None = Field(
+        None, ge=2, description="Number of KV blocks (the name is vLLM's; it counts on the CPU too)."
+    )
+    kv_cache_memory_bytes: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "Bytes for the KV cache; default: 1 GiB on the CPU, never over half of the free memory."
+        ),
+    )
+    kv_cache_metrics: bool = Field(
+        False, description="Follow a sample of the KV blocks: vllm:kv_block_* at /metrics."
+    )
+    kv_cache_metrics_sample: float = Field(
+        0.01, gt=0.0, le=1.0, description="Share of the KV blocks that kv_cache_metrics follows."
+    )
 
     # execution
-    attention_backend: Literal["auto", "reference", "cpu"] = Field("auto", description="reference: torch, the oracle; cpu: native kernels.")
-    num_threads: int | None = Field(None, ge=1, description="Compute threads; default: the physical cores this process may use.")
-    check_invariants: bool = Field(False, description="Check every scheduler and KV invariant after every step (slow; they are always checked when idle).")
+    attention_backend: Literal["auto", "reference", "cpu"] = Field(
+        "auto", description="reference: torch, the oracle; cpu: native kernels."
+    )
+    num_threads: int | None = Field(
+        None, ge=1, description="Compute threads; default: the physical cores this process may use."
+    )
+    check_invariants: bool = Field(
+        False,
+        description=(
+            "Check every scheduler and KV invariant after every step (slow; they are always checked "
+            "when idle)."
+        ),
+    )
 
     # front end
-    stream_interval: int = Field(1, ge=1, description="Tokens gathered before a streamed event is sent (the first goes out at once).")
-    max_logprobs: int = Field(20, ge=-1, description="Most logprobs a request may ask for; -1: the whole vocabulary.")
+    stream_interval: int = Field(
+        1, ge=1, description="Tokens gathered before a streamed event is sent (the first goes out at once)."
+    )
+    max_logprobs: int = Field(
+        20, ge=-1, description="Most logprobs a request may ask for; -1: the whole vocabulary."
+    )
 
     # trace
-    trace_dir: str | None = Field(None, description="Write the step trace and request events into this folder.")
+    trace_dir: str | None = Field(
+        None, description="Write the step trace and request events into this folder."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> EngineConfig:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidInputError(
-                "max_num_batched_tokens", self.max_num_batched_tokens,
+                "max_num_batched_tokens",
+                self.max_num_batched_tokens,
                 f"at least max_num_seqs ({self.max_num_seqs}): every running request needs one token a step",
             )
-        if not self.enable_chunked_prefill and self.max_model_len and self.max_num_batched_tokens < self.max_model_len:
+        if (
+            not self.enable_chunked_prefill
+            and self.max_model_len
+            and self.max_num_batched_tokens < self.max_model_len
+        ):
             raise InvalidInputError(
-                "max_num_batched_tokens", self.max_num_batched_tokens,
+                "max_num_batched_tokens",
+                self.max_num_batched_tokens,
                 f"at least max_model_len ({self.max_model_len}) when enable_chunked_prefill is off",
             )
         return self
@@ -82,7 +148,11 @@ class EngineConfig(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             inner = first.get("ctx", {}).get("error")
-            if isinstance(inner, InvalidInputError):  # two fields that do not go together: already one clear line
+            if isinstance(
+                inner, InvalidInputError
+            ):  # two fields that do not go together: already one clear line
                 raise inner from None
             name = ".".join(str(part) for part in first["loc"]) or "config"
-            raise InvalidInputError(name, first.get("input"), first["msg"].removeprefix("Value error, ")) from None
+            raise InvalidInputError(
+                name, first.get("input"), first["msg"].removeprefix("Value error, ")
+            ) from None

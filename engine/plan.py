@@ -1,8 +1,8 @@
-"""Plan and result of one step: the whole contract between the scheduler and an executor. Plain data, no tensors.
+"""Plan and result of one step: the whole contract between scheduler and executor. Plain data, no tensors.
 
 The executor keeps a persistent batch: it knows a request's tokens, sampling parameters and block table from
-``new_requests`` and extends them itself (sampled tokens, ``new_block_ids``). So a plan never repeats what was sent,
-and the next step can be planned before the current one's tokens are known (async scheduling).
+``new_requests`` and extends them itself (sampled tokens, ``new_block_ids``). So a plan never repeats what was
+sent, and the next step can be planned before the current one's tokens are known (async scheduling).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from engine.sampling_params import SamplingParams
 class NewRequest:
     """A request that enters the batch, for the first time or again after a preemption.
 
-    ``token_ids`` are all tokens known at this moment (prompt, and output when it resumes); ``num_prompt_tokens`` says where
-    the prompt ends. ``num_computed_tokens`` of them already have KV (prefix cache). ``block_ids`` cover computed + scheduled.
+    ``token_ids`` are all tokens known at this moment (prompt, and output when it resumes);
+    ``num_prompt_tokens`` says where the prompt ends. ``num_computed_tokens`` of them already have KV
+    (prefix cache). ``block_ids`` cover computed + scheduled.
     """
 
     request_id: str
@@ -35,9 +36,10 @@ class NewRequest:
 class StepPlan:
     """What one step computes.
 
-    Each request in ``num_scheduled_tokens`` advances by that many tokens from its computed mark. It samples one token when the
-    advance reaches its last known token (``samples`` lists these, in batch order). Requests that leave the batch are named in
-    ``finished_request_ids`` and ``preempted_request_ids`` before anything of this step is applied. A request that ends while it is
+    Each request in ``num_scheduled_tokens`` advances by that many tokens from its computed mark. It
+    samples one token when the advance reaches its last known token (``samples`` lists these, in batch
+    order). Requests that leave the batch are named in ``finished_request_ids`` and
+    ``preempted_request_ids`` before anything of this step is applied. A request that ends while it is
     preempted is named as finished, too: the executor may still keep something of it.
     """
 

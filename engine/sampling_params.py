@@ -1,4 +1,4 @@
-"""What a request may ask of the sampler. Names, defaults, order and meaning follow vLLM's ``SamplingParams``."""
+"""What a request may ask of the sampler. Names, defaults and meaning follow vLLM's ``SamplingParams``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Immutable; travels between processes as msgpack. Checked by :func:`engine.frontend.validate.validate_params`.
+    """Immutable, msgpack between processes. Checked by :func:`engine.frontend.validate.validate_params`.
 
     ``max_tokens=None`` means: all the room that the context leaves.
-    ``seed=None`` is replaced by a fresh seed at the front end, so that the core always sees one: a sampled token depends
-    only on (model, prompt, params, seed, position).
+    ``seed=None`` is replaced by a fresh seed at the front end, so that the core always sees one: a sampled
+    token depends only on (model, prompt, params, seed, position).
     """
 
     n: int = 1

@@ -34,6 +34,9 @@ REQUESTS = pa.schema(
         ("error", pa.string()),
         ("finish_reason", pa.string()),
         ("output_sha256", pa.string()),  # of the output token ids (or text), for equivalence checks
+        ("session", pa.int32()),  # conversation and place in it; null outside of conversations
+        ("turn", pa.int16()),
+        ("attempts", pa.int16()),  # times it was sent: more than 1 only with retries
     ]
 )
 

@@ -1,4 +1,4 @@
-"""Schemas of the engine's own tables (DESIGN 3): names, types, meaning. Time: monotonic ns. Missing is null, never 0."""
+"""Schemas of the engine's own tables: names, types, meaning. Time: monotonic ns. Missing is null, never 0."""
 
 from __future__ import annotations
 
