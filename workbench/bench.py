@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from engine.errors import InvalidInputError
 from workbench.benchspec import BenchSpec, Deadlines
 from workbench.collectors.cpu import CpuSampler
+from workbench.collectors.gpu import GpuSampler
 from workbench.errors import TargetError, WorkbenchError
 from workbench.load.progress import BenchProgress, ProgressCallback
 from workbench.manifest import ClockPair, RunStatus, TargetInfo, git_info, machine_info
@@ -100,15 +101,17 @@ class _Bench:
 
     def run(self) -> Run:
         self._show("starting")
+        self._probe_machine()
         with self._target() as target:
             self._writer.update(target=target.info)
-            with CpuSampler(target.pids) as sampler:
+            with CpuSampler(target.pids) as sampler, GpuSampler() as gpu_sampler:
                 measured = self._measure(target)
                 death = target.death()
         self._show("collecting")
         if death is not None:
             self._reasons.append(death)
         self._store_client_side(measured, sampler)
+        self._store_gpu(gpu_sampler)
         self._collect_engine_side(target)
         status: RunStatus = "complete"
         error = death
@@ -118,6 +121,21 @@ class _Bench:
             status, error = "interrupted", "interrupted"
         clock = [*self._writer.manifest.clock, ClockPair.now()]
         return self._writer.finish(status, error, clock=clock, notes=self._notes)
+
+    def _probe_machine(self) -> None:
+        """Floors that a diagnosis holds the engine against, measured while nothing else runs."""
+        if self._spec.base_url is None:
+            from workbench.collectors.memory import read_bandwidth_gb_s
+
+            floors = {"memory_read_gb_s": round(read_bandwidth_gb_s(), 2)}
+            self._writer.update(machine={**self._writer.manifest.machine, **floors})
+
+    def _store_gpu(self, sampler: GpuSampler) -> None:
+        table = sampler.table()
+        facts = {"gpus": sampler.gpus, "gpu_telemetry": sampler.reason}
+        self._writer.update(machine={**self._writer.manifest.machine, **facts})
+        if table is not None:
+            self._writer.write_table("telemetry_gpu", table, TELEMETRY_SCHEMA_VERSION)
 
     def _target(self) -> BuiltinTarget | AttachTarget:
         spec = self._spec

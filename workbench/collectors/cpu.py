@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
+from workbench.collectors.sched import SchedProbe
 from workbench.records import TELEMETRY
 
 INTERVAL_S = 0.5
@@ -35,6 +36,7 @@ class CpuSampler:
         self._known: dict[int, psutil.Process] = {}
         self._client = psutil.Process(os.getpid())
         self._switches: tuple[int, int] | None = None
+        self._sched = SchedProbe()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cpu-sampler", daemon=True)
 
@@ -74,6 +76,8 @@ class CpuSampler:
             self._add(now_ns, "client.cpu", self._client.cpu_percent(), "%")
             self._add(now_ns, "client.rss", self._client.memory_info().rss, "bytes")
         self._server(now_ns)
+        for one in self._sched.sample(now_ns, list(self._known)):
+            self._rows.append((now_ns, *one))
 
     def _system(self, now_ns: int) -> None:
         share = psutil.cpu_times_percent()
