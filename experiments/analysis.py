@@ -13,7 +13,17 @@ from experiments.design import level_text, same_level
 from experiments.metric_info import metric_info, response
 from experiments.models import Cell, Confirmation, Drift, Level, Ratio, Verdict
 from experiments.spec import SweepSpec
-from experiments.stats import holm, interval, judge, minimum_detectable_effect, pooled_sd, trend
+from experiments.stats import (
+    RANK_BLOCKS,
+    Spread,
+    holm,
+    interval,
+    judge,
+    minimum_detectable_effect,
+    pooled_sd,
+    residual_spread,
+    trend,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,18 @@ class BlockTable:
             for baselines, row in zip(self.baselines, self.levels, strict=True)
             if baselines and name in row
         ]
+
+    def spread(self) -> Spread | None:
+        """Of one run about its block and level, from all runs of the table."""
+        runs = [(b, "", log) for b, logs in enumerate(self.baselines) for log in logs]
+        runs += [(b, name, log) for b, row in enumerate(self.levels) for name, log in row.items()]
+        return residual_spread(runs)
+
+    def ratio_spread(self, level: Any) -> Spread | None:
+        """Of ``level``'s log ratios: its run, and the baseline's share by the number of its copies."""
+        spread, name = self.spread(), level_text(level)
+        copies = [len(b) for b, row in zip(self.baselines, self.levels, strict=True) if b and name in row]
+        return spread.times(1.0 + fmean(1.0 / n for n in copies)) if spread and copies else None
 
     def aa(self) -> list[float]:
         """ln(second baseline / first) of the blocks that have both."""
@@ -78,8 +100,10 @@ def make_ratio(
     *,
     p_adjusted: float | None = None,
     flagged: bool = False,
+    known: Spread | None = None,
 ) -> Ratio:
-    """Point, 95 % interval and verdict of log ratios, one a block."""
+    """Point, 95 % interval and verdict of log ratios, one a block; ``known``: their spread by the whole
+    design."""
     info = metric_info(metric)
     if info is None:
         raise ValueError(f"{metric} has no better side")
@@ -89,8 +113,9 @@ def make_ratio(
         delta=spec.delta,
         alpha=spec.alpha,
         p_adjusted=p_adjusted,
+        known=known,
     )
-    estimate = interval(logs, 1.0 - spec.alpha)
+    estimate = interval(logs, 1.0 - spec.alpha, known)
     if flagged:
         reason += "; a tail of few samples"
     point = math.exp(estimate.point) if estimate else (math.exp(logs[0]) if logs else None)
@@ -125,13 +150,14 @@ def compare_levels(spec: SweepSpec, cells: Sequence[Cell], failures: Mapping[str
     for metric in metric_names(done):
         table = block_table(done, metric, spec.baseline)
         logs = {level_text(level): table.ratios(level) for level in others}
-        estimates = {name: interval(values) for name, values in logs.items()}
+        known = {level_text(level): table.ratio_spread(level) for level in others}
+        estimates = {name: interval(values, 1.0 - spec.alpha, known[name]) for name, values in logs.items()}
         tested = [name for name, estimate in estimates.items() if estimate is not None]
         adjusted = dict(zip(tested, holm([e.p for e in estimates.values() if e is not None]), strict=True))
         for name, values in logs.items():
             flagged = any(metric in c.flagged for c in done if level_text(c.level) == name)
             ratios[name][metric] = make_ratio(
-                values, metric, spec, p_adjusted=adjusted.get(name), flagged=flagged
+                values, metric, spec, p_adjusted=adjusted.get(name), flagged=flagged, known=known[name]
             )
         ratios[level_text(spec.baseline)][metric] = Ratio(
             point=1.0, low=1.0, high=1.0, n_blocks=sum(1 for b in table.baselines if b),
@@ -175,8 +201,9 @@ def _medians(cells: Sequence[Cell]) -> dict[str, float | None]:
 
 def aa_ratio(spec: SweepSpec, cells: Sequence[Cell]) -> Ratio:
     """The two baselines of each block against each other: what "no change" looks like here."""
-    logs = block_table(counted(cells), spec.primary_metric, spec.baseline).aa()
-    return make_ratio(logs, spec.primary_metric, spec)
+    table = block_table(counted(cells), spec.primary_metric, spec.baseline)
+    spread = table.spread()
+    return make_ratio(table.aa(), spec.primary_metric, spec, known=spread.times(2.0) if spread else None)
 
 
 def detectable_effect(spec: SweepSpec, cells: Sequence[Cell]) -> float | None:
@@ -184,8 +211,11 @@ def detectable_effect(spec: SweepSpec, cells: Sequence[Cell]) -> float | None:
     table = block_table(counted(cells), spec.primary_metric, spec.baseline)
     samples = [table.ratios(level) for level in spec.levels if not same_level(level, spec.baseline)]
     blocks = min((len(sample) for sample in samples if len(sample) >= 2), default=0)
-    sd = pooled_sd(samples)
-    return minimum_detectable_effect(sd, blocks, alpha=spec.alpha, comparisons=max(1, len(samples)))
+    sd, spread = pooled_sd(samples), table.spread()
+    degrees = spread.degrees if spread and blocks < RANK_BLOCKS else None
+    return minimum_detectable_effect(
+        sd, blocks, alpha=spec.alpha, comparisons=max(1, len(samples)), degrees=degrees
+    )
 
 
 def baseline_drift(spec: SweepSpec, cells: Sequence[Cell]) -> Drift:
@@ -206,7 +236,10 @@ def baseline_drift(spec: SweepSpec, cells: Sequence[Cell]) -> Drift:
 
 
 def confirmation(spec: SweepSpec, level: Any, cells: Sequence[Cell]) -> Confirmation | None:
-    """The winner against the baseline in the fresh pairs; None when none was run."""
+    """The winner against the baseline in the fresh pairs; None when none was run.
+
+    The pairs are few: their noise is taken to be at least that of the sweep's own runs.
+    """
     done = counted(cells, "confirm")
     names = metric_names(done)
     if spec.primary_metric not in names:
@@ -214,6 +247,10 @@ def confirmation(spec: SweepSpec, level: Any, cells: Sequence[Cell]) -> Confirma
     ratio = {}
     for metric in names:
         logs = block_table(done, metric, spec.baseline).ratios(level)
-        ratio[metric] = make_ratio(logs, metric, spec, flagged=any(metric in c.flagged for c in done))
+        spread = block_table(counted(cells), metric, spec.baseline).spread()
+        ratio[metric] = make_ratio(
+            logs, metric, spec, flagged=any(metric in c.flagged for c in done),
+            known=spread.times(2.0) if spread else None,
+        )  # fmt: skip
     runs = [c.run for c in done if c.run]
     return Confirmation(level=level, ratio=ratio, runs=runs, verdict=ratio[spec.primary_metric].verdict)

@@ -11,7 +11,7 @@ from experiments.design import level_text, same_level
 from experiments.factors import FactorExpectation
 from experiments.models import Cell, Expectation
 from experiments.spec import SweepSpec
-from experiments.stats import interval, within_block_slopes
+from experiments.stats import Spread, interval, within_block_slopes
 
 
 def judge_hypothesis(spec: SweepSpec, cells: Sequence[Cell]) -> list[Expectation]:
@@ -29,8 +29,9 @@ def _judge_line(spec: SweepSpec, line: FactorExpectation, cells: Sequence[Cell])
     levels, rows = _complete_rows(spec, line.metric, cells)
     steps = len(levels) - 1
     trends = [slope * steps for slope in within_block_slopes(range(len(levels)), rows)]
-    outer = interval(trends, 1.0 - spec.alpha)
-    inner = interval(trends, 1.0 - 2.0 * spec.alpha)
+    known = _trend_spread(spec, line.metric, cells, levels)
+    outer = interval(trends, 1.0 - spec.alpha, known)
+    inner = interval(trends, 1.0 - 2.0 * spec.alpha, known)
     if outer is None or inner is None:
         held, evidence = None, f"{len(rows)} complete block{'' if len(rows) == 1 else 's'}: no trend to test"
     else:
@@ -49,6 +50,20 @@ def _judge_line(spec: SweepSpec, line: FactorExpectation, cells: Sequence[Cell])
     return Expectation(
         metric=line.metric, direction=line.direction, text=line.text, held=held, evidence=evidence
     )
+
+
+def _trend_spread(
+    spec: SweepSpec, metric: str, cells: Sequence[Cell], levels: Sequence[object]
+) -> Spread | None:
+    """Of one block's trend, from the residual of the whole design: the baseline is a mean of two runs."""
+    spread = block_table(counted(cells), metric, spec.baseline).spread()
+    if spread is None or len(levels) < 2:
+        return None
+    middle, steps = (len(levels) - 1) / 2, len(levels) - 1
+    scale = sum((rank - middle) ** 2 for rank in range(len(levels)))
+    weights = [(rank - middle) * steps / scale for rank in range(len(levels))]
+    runs = [2 if same_level(level, spec.baseline) else 1 for level in levels]
+    return spread.times(sum(weight**2 / n for weight, n in zip(weights, runs, strict=True)))
 
 
 def _complete_rows(

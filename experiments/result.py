@@ -16,6 +16,9 @@ from experiments.ledger import LedgerState, cell_key
 from experiments.models import Cell, Confirmation, Equivalence, Ratio, SweepResult, Verdict
 from experiments.spec import SweepSpec
 
+AA_ALPHA = 0.01
+"""Of the test that voids a sweep because its baseline differs from itself: one sound sweep in a hundred."""
+
 
 def build_result(
     *,
@@ -134,7 +137,8 @@ def _invalid_reasons(
         reasons.append(
             f"{len(blocks)} block{'' if len(blocks) == 1 else 's'} with results: an interval needs two"
         )
-    if aa.verdict in (Verdict.BETTER, Verdict.WORSE):
+    differs = aa.verdict in (Verdict.BETTER, Verdict.WORSE)
+    if differs and aa.p_value is not None and aa.p_value <= AA_ALPHA:
         reasons.append(
             f"the two baselines of a block differ on {spec.primary_metric}: nothing else can be believed"
         )

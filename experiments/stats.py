@@ -5,10 +5,11 @@ The sample is always one number a block: ln(level / baseline of the same block),
 of its runs' logarithms. Requests inside a run depend on each other and are never resampled. Nothing here
 knows of files, runs or factors.
 
-Method: below 10 blocks Student's t on the logarithms; from 10 blocks on the Hodges-Lehmann estimate with
-the exact Wilcoxon signed-rank interval, which a spike in one block cannot move far. (Abedi and Brecht, ICPE
-2017, for the design; Schuirmann 1987 for the two one-sided tests of equivalence; Holm 1979 for several
-levels.)
+Method: below 10 blocks Student's t on the logarithms, with the residual variance of the whole block design
+(levels and blocks taken out) where a level's own spread over so few blocks is smaller; from 10 blocks on the
+Hodges-Lehmann estimate with the exact Wilcoxon signed-rank interval, which a spike in one block cannot move
+far. (Abedi and Brecht, ICPE 2017, for the design; Fisher's analysis of randomised blocks for the residual;
+Schuirmann 1987 for the two one-sided tests of equivalence; Holm 1979 for several levels.)
 """
 
 from __future__ import annotations
@@ -41,8 +42,52 @@ class LogInterval:
     p: float
 
 
-def interval(logs: Sequence[float] | Floats, confidence: float = 0.95) -> LogInterval | None:
-    """Estimate, interval and p-value of the log ratios of ``logs`` (one a block); None below two blocks."""
+@dataclass(frozen=True)
+class Spread:
+    """Variance of the numbers of a sample as known from elsewhere, and its degrees of freedom."""
+
+    variance: float
+    degrees: int
+
+    def times(self, factor: float) -> Spread:
+        """Of a combination of runs whose squared weights add up to ``factor``."""
+        return Spread(self.variance * factor, self.degrees)
+
+
+def residual_spread(runs: Sequence[tuple[int, str, float]]) -> Spread | None:
+    """Variance of one run's log about (its block + its level): the residual of the block design.
+
+    A level's own spread over two or three blocks is hardly known; the residual is shared by all runs of the
+    sweep. None without repeats.
+
+    Args:
+        runs: per run its block, its level (as text) and the log of its metric.
+    """
+    blocks = {block: i for i, block in enumerate(sorted({run[0] for run in runs}))}
+    levels = {level: i for i, level in enumerate(sorted({run[1] for run in runs}))}
+    design = np.zeros((len(runs), len(blocks) + len(levels)))
+    logs = np.array([run[2] for run in runs])
+    for row, (block, level, _log) in enumerate(runs):
+        design[row, blocks[block]] = design[row, len(blocks) + levels[level]] = 1.0
+    if not runs:
+        return None
+    fit, _, rank, _ = np.linalg.lstsq(design, logs, rcond=None)
+    degrees = len(runs) - int(rank)
+    if degrees < 1:
+        return None
+    return Spread(float(((logs - design @ fit) ** 2).sum()) / degrees, degrees)
+
+
+def interval(
+    logs: Sequence[float] | Floats, confidence: float = 0.95, known: Spread | None = None
+) -> LogInterval | None:
+    """Estimate, interval and p-value of the log ratios of ``logs`` (one a block); None below two blocks.
+
+    Args:
+        known: spread of such log ratios from the whole design; used below :data:`RANK_BLOCKS` blocks where it
+            is larger than the sample's own. Never the smaller of the two: a level that is noisier than the
+            rest keeps its own noise.
+    """
     x = np.asarray(logs, dtype=np.float64)
     if x.size < 2:
         return None
@@ -52,10 +97,12 @@ def interval(logs: Sequence[float] | Floats, confidence: float = 0.95) -> LogInt
     if x.size >= RANK_BLOCKS:
         return _rank_interval(x, confidence)
     mean = float(x.mean())
-    error = float(x.std(ddof=1)) / math.sqrt(x.size)
+    variance, degrees = float(x.var(ddof=1)), x.size - 1
+    if known is not None and known.degrees > degrees:
+        variance, degrees = max(variance, known.variance), known.degrees
+    error = math.sqrt(variance / x.size)
     if error <= _ZERO:  # a deterministic target repeats itself to the last digit
         return LogInterval(mean, mean, mean, 1.0 if mean == 0.0 else 0.0)
-    degrees = x.size - 1
     half = _t_quantile(0.5 + confidence / 2, degrees) * error
     p = 2.0 * float(special.stdtr(degrees, -abs(mean) / error))
     return LogInterval(mean, mean - half, mean + half, p)
@@ -113,6 +160,7 @@ def judge(
     delta: float,
     alpha: float = 0.05,
     p_adjusted: float | None = None,
+    known: Spread | None = None,
 ) -> tuple[Verdict, str]:
     """Verdict of one level and one metric, with its reason.
 
@@ -125,8 +173,9 @@ def judge(
         higher_is_better: direction of the metric.
         delta: effect of interest, as a share (0.05 = 5 %).
         p_adjusted: p-value after adjustment over the levels; default: this level's own.
+        known: see :func:`interval`.
     """
-    estimate = interval(logs, 1.0 - alpha)
+    estimate = interval(logs, 1.0 - alpha, known)
     if estimate is None:
         count = len(logs)
         return (
@@ -140,7 +189,7 @@ def judge(
         return (
             Verdict.BETTER if better else Verdict.WORSE
         ), f"p = {p:.2g} over levels, effect at least {delta:.0%}"
-    inner = interval(logs, 1.0 - 2.0 * alpha)
+    inner = interval(logs, 1.0 - 2.0 * alpha, known)
     if inner is not None and -margin < inner.low and inner.high < margin:
         return Verdict.EQUIVALENT, f"{1 - 2 * alpha:.0%} interval inside ±{delta:.0%}"
     if p <= alpha:
@@ -149,13 +198,20 @@ def judge(
 
 
 def minimum_detectable_effect(
-    sd: float, blocks: int, *, alpha: float = 0.05, power: float = 0.9, comparisons: int = 1
+    sd: float,
+    blocks: int,
+    *,
+    alpha: float = 0.05,
+    power: float = 0.9,
+    comparisons: int = 1,
+    degrees: int | None = None,
 ) -> float | None:
     """Smallest true effect (a share) that ``blocks`` blocks show as significant with probability ``power``.
 
     Args:
         sd: standard deviation of a level's log ratio between blocks.
         comparisons: levels compared with the baseline (Bonferroni, the worst case of Holm).
+        degrees: of freedom of ``sd``; default: those of one level's sample.
 
     Solved with the noncentral t distribution. None below two blocks.
     """
@@ -163,7 +219,7 @@ def minimum_detectable_effect(
         return None
     if sd <= _ZERO:
         return 0.0
-    degrees = blocks - 1
+    degrees = max(degrees or 0, blocks - 1)
     critical = float(stats.t.isf(alpha / comparisons / 2, degrees))
 
     def shortfall(shift: float) -> float:

@@ -18,7 +18,7 @@ from experiments.factors import Factor
 from experiments.metric_info import HEADLINE, metric_info
 from experiments.models import Cell, Level, Ratio, SweepResult, Verdict
 from experiments.spec import SweepSpec
-from experiments.stats import minimum_detectable_effect
+from experiments.stats import RANK_BLOCKS, minimum_detectable_effect
 
 STYLES = {
     Verdict.BETTER: "bold green",
@@ -114,7 +114,13 @@ def affordable_blocks(spec: SweepSpec, run_s: float) -> tuple[int, int]:
 def plan_mde(spec: SweepSpec, blocks: int) -> float | None:
     """Smallest effect seen 9 times in 10, were the noise that of a quiet shared 2-core machine."""
     return minimum_detectable_effect(
-        TYPICAL_SD, blocks, alpha=spec.alpha, comparisons=max(1, len(spec.levels) - 1)
+        TYPICAL_SD,
+        blocks,
+        alpha=spec.alpha,
+        comparisons=max(1, len(spec.levels) - 1),
+        degrees=blocks * spec.runs_per_block - blocks - len(spec.levels) + 1
+        if blocks < RANK_BLOCKS
+        else None,
     )
 
 
@@ -203,7 +209,7 @@ def level_table(result: SweepResult) -> Table:
     """Per level the medians of the headline metrics, the ratio on the primary one, and the verdict."""
     title = f"{result.factor} · {result.workload.get('name', '')} · ratio on {result.primary_metric}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("level", justify="right", style="bold")
+    table.add_column("level", justify="right", style="bold", no_wrap=True)
     columns = [*HEADLINE, *([] if result.primary_metric in HEADLINE else [result.primary_metric])]
     for metric in columns:
         table.add_column(_heading(metric), justify="right", no_wrap=True)

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments import bench_cell, session
+from experiments import bench_cell, control, session
 from experiments.commands import register
 from experiments.models import SweepResult
 from tests.experiments.world import World
@@ -28,6 +28,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(effects={"64": 0.5, "256": 0.6})
     monkeypatch.setattr(bench_cell.BenchRunner, "__call__", lambda _self, cell, load: world(cell, load))
     monkeypatch.setattr(bench_cell.BenchRunner, "probe", lambda _self: world.probe())
+    monkeypatch.setattr(control.ControlKernel, "__call__", lambda _self: world.control())
     monkeypatch.setattr(session, "entry_points", lambda group: [])
     return world
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats as scipy_stats
 
 from experiments.models import Verdict
-from experiments.stats import holm, interval, judge
+from experiments.stats import Spread, holm, interval, judge, residual_spread
 from tests.experiments import noise
 
 REPLICATES = 2000
@@ -19,35 +20,34 @@ LEVELS = 4
 Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
 
-def sweep_logs(
-    rng: np.random.Generator, model: Noise, blocks: int, effect: float
-) -> list[NDArray[np.float64]]:
-    """Log ratios per level of one simulated sweep: shuffled blocks, baseline twice, level 0 slower by
-    ``effect``."""
+def sweep_runs(rng: np.random.Generator, model: Noise, blocks: int, effect: float) -> NDArray[np.float64]:
+    """Logs of one simulated sweep, [block, run]: shuffled blocks, the levels, then the baseline twice; level
+    0 slower by ``effect``."""
     runs = LEVELS + 2
     times = model(rng, runs * blocks).reshape(blocks, runs)
-    ratios = np.empty((LEVELS, blocks))
-    for block in range(blocks):
-        order = rng.permutation(runs)
-        value = np.empty(runs)
-        value[order] = times[block]
-        ratios[:, block] = value[:LEVELS] - value[LEVELS:].mean()
-    ratios[0] += effect
-    return list(ratios)
+    for row in times:
+        row[rng.permutation(runs)] = row.copy()
+    times[:, 0] += effect
+    return times
 
 
-def verdicts(ratios: list[NDArray[np.float64]], delta: float = 0.05) -> list[Verdict]:
-    estimates = [interval(row) for row in ratios]
+def verdicts(times: NDArray[np.float64], delta: float = 0.05) -> list[Verdict]:
+    names = [*map(str, range(LEVELS)), "", ""]
+    runs = [(b, n, log) for b, row in enumerate(times) for n, log in zip(names, row, strict=True)]
+    spread = residual_spread(runs)
+    known = spread.times(1.5) if spread else None
+    ratios = [times[:, level] - times[:, LEVELS:].mean(axis=1) for level in range(LEVELS)]
+    estimates = [interval(row, known=known) for row in ratios]
     adjusted = holm([e.p for e in estimates if e is not None])
     return [
-        judge(row, higher_is_better=False, delta=delta, p_adjusted=p)[0]
+        judge(row, higher_is_better=False, delta=delta, p_adjusted=p, known=known)[0]
         for row, p in zip(ratios, adjusted, strict=True)
     ]
 
 
 def simulate(model: Noise, blocks: int, effect: float, seed: int, count: int) -> list[list[Verdict]]:
     rng = np.random.default_rng(seed)
-    return [verdicts(sweep_logs(rng, model, blocks, effect)) for _ in range(count)]
+    return [verdicts(sweep_runs(rng, model, blocks, effect)) for _ in range(count)]
 
 
 def binomial_bound(rate: float, count: int) -> int:
@@ -56,14 +56,14 @@ def binomial_bound(rate: float, count: int) -> int:
 
 
 @pytest.mark.parametrize("model", [noise.quiet, noise.middling, noise.bad, noise.measured])
-@pytest.mark.parametrize("blocks", [4, 12])
+@pytest.mark.parametrize("blocks", [2, 4, 12])
 def test_equal_levels_are_called_different_at_most_at_the_stated_rate(model: Noise, blocks: int) -> None:
     found = simulate(model, blocks, effect=0.0, seed=blocks, count=REPLICATES)
     alarms = sum(any(v in (Verdict.BETTER, Verdict.WORSE) for v in sweep) for sweep in found)
     assert alarms <= binomial_bound(0.05, REPLICATES)
 
 
-@pytest.mark.parametrize(("model", "blocks"), [(noise.middling, 16), (noise.measured, 8)])
+@pytest.mark.parametrize(("model", "blocks"), [(noise.middling, 16), (noise.measured, 5)])
 def test_a_slowdown_of_ten_percent_is_caught_nine_times_in_ten(model: Noise, blocks: int) -> None:
     """Four levels share the error rate (Holm). The measured noise is that of the machine this was written
     on."""
@@ -115,3 +115,32 @@ def test_the_rank_interval_shrugs_off_one_spiked_block() -> None:
     assert after is not None
     assert abs(after.point - before.point) < 0.01
     assert abs(np.mean(spiked) - np.mean(clean)) > 0.08
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 5])
+def test_a_level_noisier_than_the_rest_keeps_its_own_noise(blocks: int) -> None:
+    """The residual of the design is dominated by the quiet levels; it must not lend them to the noisy one."""
+    rng = np.random.default_rng(blocks)
+    for _ in range(50):
+        row = rng.normal(0.0, 0.5, blocks) + np.linspace(0.0, 3.0, blocks)
+        alone, lent = interval(row), interval(row, known=Spread(0.0001, 12))
+        assert alone is not None
+        assert lent is not None
+        assert lent.point == alone.point
+        narrower = t_quantile(12) / t_quantile(blocks - 1)
+        assert math.isclose(lent.high - lent.point, narrower * (alone.high - alone.point))
+
+
+def t_quantile(degrees: int) -> float:
+    return float(scipy_stats.t.ppf(0.975, degrees))
+
+
+def test_the_residual_of_a_design_is_fishers() -> None:
+    """Two blocks of two levels: the residual is the interaction contrast, (a - b - c + d) / 2, squared."""
+    runs = [(0, "x", 1.0), (0, "y", 2.0), (1, "x", 4.0), (1, "y", 8.0)]
+    spread = residual_spread(runs)
+    assert spread is not None
+    assert spread.degrees == 1
+    assert math.isclose(spread.variance, ((1 - 2 - 4 + 8) / 2) ** 2)
+    assert residual_spread(runs[:2]) is None
+    assert residual_spread([]) is None

@@ -189,7 +189,7 @@ def test_the_load_is_calibrated_from_a_probe_of_the_baseline(tmp_path: Path) -> 
     spec = spec_of(budget="9m", request_rate=None, num_prompts=None)
     result = run(world, tmp_path, spec)
     load = world.seen[0][1]
-    assert load.request_rate == pytest.approx(0.7 * 2.0)
+    assert load.request_rate == pytest.approx(0.75 * 2.0)
     assert result.calibration["capacity"] == 2.0
     assert result.calibration["runs"] == ["calibration"]
     assert 12 <= load.num_prompts <= 28

@@ -177,7 +177,7 @@ def test_a_moving_control_marks_its_block_and_nothing_is_dropped(tmp_path: Path)
 
 
 def test_a_restless_machine_is_judged_by_its_own_spread(tmp_path: Path) -> None:
-    """A control that always moves by a tenth does not mark every block; one that doubles still marks its own."""
+    """A control that always moves by a tenth marks no block; one that doubles still marks its own."""
 
     class Restless(World):
         def control(self) -> float:

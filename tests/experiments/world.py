@@ -81,14 +81,21 @@ class World:
             run=f"run-{len(self.seen)}",
             metrics={
                 "itl_p99": 100.0 * slow * luck,
-                "chat/stall_p90": 120.0 * slow * luck, "itl_p50": 20.0 * slow * luck, "ttft_p50": 300.0 / slow *
-                luck, "output_tok_s": 500.0 / luck, "goodput_ratio": good / REQUESTS, "goodput_s": good /
-                20.0, GOOD: float(good), OFFERED: float(REQUESTS), WINDOW: 20.0,
+                "chat/stall_p90": 120.0 * slow * luck,
+                "itl_p50": 20.0 * slow * luck,
+                "ttft_p50": 300.0 / slow * luck,
+                "output_tok_s": 500.0 / luck,
+                "goodput_ratio": good / REQUESTS,
+                "goodput_s": good / 20.0,
+                GOOD: float(good),
+                OFFERED: float(REQUESTS),
+                WINDOW: 20.0,
             },
-            outputs={str(i): hashlib.sha256(self.outputs(cell, i).encode()).hexdigest() for i in
-            range(REQUESTS)}, context={"target": {"echo": {"block_size": 16}}, "machine": {"cpu":
-            "simulated", "cores": 2}},
-        )  # fmt: skip
+            outputs={
+                str(i): hashlib.sha256(self.outputs(cell, i).encode()).hexdigest() for i in range(REQUESTS)
+            },
+            context={"target": {"echo": {"block_size": 16}}, "machine": {"cpu": "simulated", "cores": 2}},
+        )
 
 
 def spec_of(**options: Any) -> SweepSpec:

@@ -43,7 +43,7 @@ def test_a_run_and_its_bundle(start_mock, cli, tmp_path):
     shown = last_json(done)
     counts = shown["metrics"]["counts"]
     assert (counts["offered"], counts["ok"], counts["failed"]) == (16, 16, 0)
-    assert counts["output_tokens"] == 13 * 128 + 3 * 16  # four chats to one document, by largest remainder
+    assert counts["output_tokens"] == 12 * 192 + 4 * 16  # three chats to one document, by largest remainder
     assert shown["metrics"]["goodput"]["ratio"] == 1
     assert shown["metrics"]["latency"]["ttft"]["p50"] >= 20
     assert set(shown) == {"run", "valid", "metrics"}
