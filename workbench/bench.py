@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from workbench.load.measure import Measured
     from workbench.targets.attach import AttachTarget
     from workbench.targets.builtin import BuiltinTarget
+    from workbench.targets.command import CommandTarget
+
+    AnyTarget = BuiltinTarget | AttachTarget | CommandTarget
 
 __all__ = ["BenchProgress", "BenchSpec", "Deadlines", "ProgressCallback", "run_bench"]
 
@@ -46,7 +49,9 @@ def run_bench(spec: BenchSpec, store: RunStore, *, progress: ProgressCallback | 
     """
     slo = _check(spec)
     nonce = spec.nonce if spec.nonce is not None else secrets.token_hex(8)
-    kind: Literal["builtin", "attach"] = "builtin" if spec.base_url is None else "attach"
+    kind: Literal["builtin", "attach", "command"] = "builtin" if spec.base_url is None else "attach"
+    if spec.server is not None:
+        kind = "command"
     writer = store.create(
         target=TargetInfo(kind=kind, base_url=spec.base_url, model=spec.model or spec.engine.get("model")),
         name=spec.name,
@@ -124,7 +129,7 @@ class _Bench:
 
     def _probe_machine(self) -> None:
         """Floors that a diagnosis holds the engine against, measured while nothing else runs."""
-        if self._spec.base_url is None:
+        if self._spec.base_url is None and self._spec.server is None:
             from workbench.collectors.memory import read_bandwidth_gb_s
 
             floors = {"memory_read_gb_s": round(read_bandwidth_gb_s(), 2)}
@@ -137,17 +142,21 @@ class _Bench:
         if table is not None:
             self._writer.write_table("telemetry_gpu", table, TELEMETRY_SCHEMA_VERSION)
 
-    def _target(self) -> BuiltinTarget | AttachTarget:
+    def _target(self) -> AnyTarget:
         spec = self._spec
         if spec.base_url is not None:
             from workbench.targets.attach import AttachTarget
 
             return AttachTarget(spec.base_url, spec.model)
+        if spec.server is not None:
+            from workbench.targets.command import CommandTarget
+
+            return CommandTarget(spec.server, self._writer.path, spec.ready_timeout_s, spec.model)
         from workbench.targets.builtin import BuiltinTarget
 
         return BuiltinTarget(spec.engine, self._writer.path, spec.ready_timeout_s)
 
-    def _measure(self, target: BuiltinTarget | AttachTarget) -> Measured:
+    def _measure(self, target: AnyTarget) -> Measured:
         from workbench.load.measure import measure
 
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -171,6 +180,9 @@ class _Bench:
                 "features": {n: getattr(features, n) for n in features.__slots__},
             },
         )
+        if info.kind == "command" and facts.echo is None and info.requested:
+            self._notes.append("the target does not tell its configuration: taken as asked for")
+            return
         self._reasons += echo_mismatches(info.requested, facts.echo)
 
     def _store_client_side(self, measured: Measured, sampler: CpuSampler) -> None:
@@ -199,7 +211,7 @@ class _Bench:
             )
         )
 
-    def _collect_engine_side(self, target: BuiltinTarget | AttachTarget) -> None:
+    def _collect_engine_side(self, target: AnyTarget) -> None:
         from workbench.targets.builtin import BuiltinTarget
         from workbench.targets.trace import collect_trace
 
@@ -228,7 +240,7 @@ def _check(spec: BenchSpec) -> Slo | None:
         from workbench.targets.attach import normalise
 
         normalise(spec.base_url)
-    else:
+    elif spec.server is None:
         from engine.config import EngineConfig
 
         config = EngineConfig.create(**spec.engine)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine.errors import InvalidInputError
 from workbench.manifest import SweepRef
 from workbench.slo import parse_slo
+from workbench.targets.command import ServerCommand
 from workloads import WorkloadSpec
 
 
@@ -28,13 +29,15 @@ class Deadlines(_Frozen):
 
 
 class BenchSpec(_Frozen):
-    """One run. With ``base_url`` it attaches to that server, else it starts the builtin engine in a fresh
-    process."""
+    """One run. With ``base_url`` it attaches to that server, with ``server`` it starts that command, else the
+    builtin engine in a fresh process."""
 
     workload: WorkloadSpec
     engine: dict[str, Any] = {}
     """Builtin target: fields of :class:`engine.config.EngineConfig`; those left out have its defaults."""
     base_url: str | None = None
+    server: ServerCommand | None = None
+    """Start this command as the target, in the place of the builtin engine."""
     model: str | None = None
     """Name in the API; default: the first that the server lists."""
     endpoint: Literal["completions", "chat"] = "completions"
@@ -79,6 +82,10 @@ class BenchSpec(_Frozen):
             raise InvalidInputError(name, first.get("input"), first["msg"]) from None
         if spec.slo is not None:
             parse_slo(spec.slo)
+        if spec.server is not None and (spec.engine or spec.base_url is not None):
+            raise InvalidInputError(
+                "server", spec.server.title, "neither base_url nor engine settings beside it"
+            )
         if spec.base_url is not None and spec.engine:
             raise InvalidInputError(
                 "base_url", spec.base_url, "no engine settings beside it (it has its own)"

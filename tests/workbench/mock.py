@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 
 from workbench.benchspec import Deadlines
 from workbench.load.bodies import PreparedRequest
-from workbench.load.client import open_session
 from workbench.load.runner import LoadPlan, LoadResult, play
+from workbench.load.wire import open_session
 from workbench.mock_server import MockServer, Script, serve
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.workbench.conftest import WORKBENCH, environment
 from workbench.runstore import RunStore
+from workloads import DEFAULT_SWEEP_PRESET, load_workload
 
 FAST = ("--num-warmups", "2", "--no-progress")
 
@@ -78,9 +79,10 @@ def test_calibration_gives_the_rate(start_mock, cli, tmp_path):
     rate = last_json(done)["metrics"]["load"]["requested_rate"]
     infos = RunStore(tmp_path / "runs").list()
     assert [info.tags for info in infos] == [("calibration",), ()]
-    # Two slots of 20 ms serve at most 100/s; the rate is 70 % of what was seen.
-    assert rate == float(f"{0.7 * infos[0].metrics['request_s']:.3g}")
-    assert rate <= 70
+    # Two slots of 20 ms serve at most 100/s; the rate is the workload's share of what was seen.
+    share = load_workload(DEFAULT_SWEEP_PRESET).arrivals.utilisation
+    assert rate == float(f"{share * infos[0].metrics['request_s']:.3g}")
+    assert rate <= 100 * share
 
 
 def test_chat_closed_loop_and_vllm_result(start_mock, cli, tmp_path):

@@ -9,9 +9,9 @@ import pytest
 
 from tests.workbench.mock import requests, running, send
 from workbench.benchspec import Deadlines
-from workbench.load.client import open_session
 from workbench.load.progress import BenchProgress
 from workbench.load.runner import LoadPlan, play
+from workbench.load.wire import open_session
 from workbench.mock_server import MockServer, Script
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.workbench.mock import requests, running, send, send_one
 from workbench.benchspec import Deadlines
-from workbench.load.client import open_session
 from workbench.load.runner import LoadPlan, play
+from workbench.load.wire import open_session
 from workbench.mock_server import MockServer, Script
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -18,12 +17,9 @@ from workbench.load.progress import LoadCounters
 from workbench.load.record import RequestRecord
 from workbench.load.sse import SseEvent, SseParser
 from workbench.load.stream import StreamState
+from workbench.load.wire import new_wire
 
-_READ_BUFFER = 1 << 22
-"""aiohttp's default of 64 KiB pauses reading under large events and many streams."""
-_KEEPALIVE_S = 4.0
-"""Below the 5 s after which common servers close an idle connection: none is reused while it is being
-closed."""
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.1, 2.0
 _DRAIN_S = 1.0
 """How long to wait for the end of the body after ``[DONE]``, to keep the connection."""
 
@@ -31,29 +27,19 @@ DRAINED = "drained"
 """The answer was complete, only the connection stayed open: a success."""
 
 
-def open_session(headers: Mapping[str, str], deadlines: Deadlines) -> aiohttp.ClientSession:
-    """A session for measuring: no connection limit, no total time-out, no retries, no proxies from the
-    environment."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S, ttl_dns_cache=300),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=deadlines.connect_s),
-        headers={"Content-Type": "application/json", "Accept": "text/event-stream", **headers},
-        read_bufsize=_READ_BUFFER,
-        auto_decompress=True,
-    )
-
-
 @dataclass(slots=True, eq=False)
 class Flight:
     """A request under way; the runner's watchdog reads the stamps and cancels ``task`` with a reason."""
 
     record: RequestRecord
+    request: PreparedRequest
     stream: StreamState = field(default_factory=StreamState)
     task: asyncio.Task[None] | None = None
     active_ns: int = 0
     """Last sign of life."""
     give_up: str | None = None
-    """Error class with which the watchdog cancelled it."""
+    """Error class with which it was cancelled."""
+    reason: str = "given up by the client"
 
     def overdue(self, now_ns: int, deadlines: Deadlines) -> str | None:
         """The deadline that has passed, as an error class."""
@@ -76,12 +62,48 @@ def _passed(waited_s: float, limit_s: float | None) -> bool:
 
 
 async def fly(
-    flight: Flight, request: PreparedRequest, session: aiohttp.ClientSession, url: str, counters: LoadCounters
+    flight: Flight,
+    body: bytes,
+    session: aiohttp.ClientSession,
+    url: str,
+    counters: LoadCounters,
+    retries: int = 0,
 ) -> None:
-    """Send ``request``, fold its stream, settle the record. Never raises: every outcome is in the record."""
+    """Send ``body``, fold its stream, settle the record. Never raises: every outcome is in the record.
+
+    With ``retries``, what failed before it brought anything, in a way that may pass, is sent again after
+    a pause;
+    latencies still begin with the first sending.
+    """
+    record, request = flight.record, flight.request
+    record.attempts = 0
+    while True:
+        record.attempts += 1
+        await _attempt(flight, body, session, url, counters)
+        if (
+            record.attempts > retries
+            or record.status != "failed"
+            or record.error_class not in errors.PASSING
+            or flight.stream.chunks
+        ):
+            break
+        counters.retries += 1
+        try:
+            await asyncio.sleep(min(_RETRY_MOST_S, _RETRY_FIRST_S * 2 ** (record.attempts - 1)))
+        except asyncio.CancelledError:
+            _fail(record, flight.give_up or errors.CANCELLED, "given up by the client before a further try")
+            break
+        record.error = record.error_class = record.http_status = record.headers_ns = None
+    record.close_ns = time.monotonic_ns()
+    settle(record, flight.stream, request.num_prompt_tokens)
+
+
+async def _attempt(
+    flight: Flight, body: bytes, session: aiohttp.ClientSession, url: str, counters: LoadCounters
+) -> None:
     record, stream = flight.record, flight.stream
     try:
-        await _exchange(flight, request, session, url, counters)
+        await _exchange(flight, body, session, url, counters)
         record.status = "ok"
     except RequestError as error:
         _fail(record, error.error_class, str(error))
@@ -90,7 +112,7 @@ async def fly(
         if flight.give_up == DRAINED:
             record.status = "ok"
         else:
-            _fail(record, flight.give_up or errors.CANCELLED, "given up by the client")
+            _fail(record, flight.give_up or errors.CANCELLED, flight.reason)
     except aiohttp.ClientConnectorError as error:
         _fail(record, errors.CONNECT, str(error))
     except aiohttp.ServerTimeoutError as error:
@@ -104,18 +126,19 @@ async def fly(
     except Exception as error:
         # A fault of ours must not take the other requests down; it makes the run invalid instead.
         _fail(record, errors.CLIENT, f"{type(error).__name__}: {error}")
-    record.close_ns = time.monotonic_ns()
-    settle(record, stream, request.num_prompt_tokens)
 
 
 async def _exchange(
-    flight: Flight, request: PreparedRequest, session: aiohttp.ClientSession, url: str, counters: LoadCounters
+    flight: Flight, body: bytes, session: aiohttp.ClientSession, url: str, counters: LoadCounters
 ) -> None:
     record, stream = flight.record, flight.stream
-    headers = {"X-Request-Id": request.request_id}
-    flight.active_ns = record.sent_ns = time.monotonic_ns()
-    async with session.post(url, data=request.body, headers=headers) as response:
-        flight.active_ns = record.headers_ns = time.monotonic_ns()
+    headers = {"X-Request-Id": record.request_id}
+    wire = new_wire()
+    flight.active_ns = time.monotonic_ns()
+    if record.sent_ns is None:
+        record.sent_ns = flight.active_ns
+    async with session.post(url, data=body, headers=headers) as response:
+        flight.active_ns = record.headers_ns = wire.received_ns()
         record.http_status = response.status
         if not 200 <= response.status < 300:
             text = (await response.content.read(2048)).decode("utf-8", "replace")
@@ -126,8 +149,7 @@ async def _exchange(
         content = response.content
         while True:
             read = await content.readany()
-            now_ns = time.monotonic_ns()
-            flight.active_ns = now_ns
+            flight.active_ns = now_ns = wire.received_ns()
             if not read:
                 break
             _take(stream, parser.feed(read), now_ns, counters)

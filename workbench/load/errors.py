@@ -19,6 +19,9 @@ PARSE = "parse"  # an event that is not what the API promises
 CANCELLED = "cancelled"  # by us: end of the run, Ctrl-C
 CLIENT = "client"  # a fault of the load generator itself
 
+PASSING = frozenset({CONNECT, DISCONNECTED, TIMEOUT_CONNECT, HTTP_429, HTTP_5XX})
+"""What may go well at a second try."""
+
 
 class RequestError(Exception):
     """A request failed with class ``error_class``."""

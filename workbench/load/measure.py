@@ -12,10 +12,10 @@ import aiohttp
 
 from workbench.benchspec import BenchSpec
 from workbench.load.bodies import PATHS, Features, PreparedRequest, prepare
-from workbench.load.client import open_session
 from workbench.load.progress import BenchProgress, ProgressCallback
 from workbench.load.ready import negotiate, server_facts
 from workbench.load.runner import LoadPlan, LoadResult, play
+from workbench.load.wire import open_session
 from workbench.targets.base import ServerFacts, Target
 from workloads import Arrivals, WorkloadRequest, build
 

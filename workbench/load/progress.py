@@ -15,6 +15,7 @@ class LoadCounters:
     ok: int = 0
     failed: int = 0
     cancelled: int = 0
+    retries: int = 0
     tokens: int = 0
     """Generated tokens seen so far, where events tell; an estimate for display, never a metric."""
 

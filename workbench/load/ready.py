@@ -36,9 +36,13 @@ async def server_facts(
     name = model or entry.get("id")
     if not isinstance(name, str):
         raise InvalidInputError("model", model, f"a model's name: {base_url}/v1/models lists none")
-    info = await _json(session, f"{base_url}/server_info")
+    info = await _json(session, f"{base_url}/server_info?config_format=json")
     config, resolved = _mapping(info.get("config")), _mapping(info.get("resolved"))
-    echo = {**config, **{k: v for k, v in resolved.items() if k != "model"}} if config else None
+    echo: dict[str, Any] | None
+    if config:
+        echo = {**config, **{k: v for k, v in resolved.items() if k != "model"}}
+    else:
+        echo = await _echo_of_others(session, base_url, info)
     return ServerFacts(
         model=name,
         vocab_size=_count(resolved.get("vocab_size")),
@@ -46,6 +50,25 @@ async def server_facts(
         echo=echo,
         raw=info,
     )
+
+
+async def _echo_of_others(
+    session: aiohttp.ClientSession, base_url: str, info: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Settings in force as vLLM (``VLLM_SERVER_DEV_MODE=1``) and SGLang tell them, flat; None: it does not
+    tell."""
+    sections = _mapping(info.get("vllm_config"))
+    if sections:
+        flat: dict[str, Any] = {}
+        for section in sections.values():
+            flat |= {name: value for name, value in _mapping(section).items() if _is_plain(value)}
+        return flat or None
+    arguments = await _json(session, f"{base_url}/get_server_info")
+    return {name: value for name, value in arguments.items() if _is_plain(value)} or None
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool))
 
 
 async def negotiate(

@@ -39,6 +39,9 @@ class RequestRecord:
     error: str | None = None
     finish_reason: str | None = None
     output_sha256: str | None = None
+    session: int | None = None
+    turn: int | None = None
+    attempts: int | None = None
     chunks: list[Chunk] = field(default_factory=list)
 
 

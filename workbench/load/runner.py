@@ -21,8 +21,10 @@ from workbench.benchspec import Deadlines
 from workbench.load import errors
 from workbench.load.bodies import PreparedRequest
 from workbench.load.client import Flight, fly
+from workbench.load.pacer import Pacer
 from workbench.load.progress import BenchProgress, LoadCounters, ProgressCallback
 from workbench.load.record import RequestRecord
+from workbench.load.turns import Turns
 
 LEAD_NS = 20_000_000
 """From the call to the first request: time to set everything up."""
@@ -44,11 +46,12 @@ class LoadPlan:
     start_ns: int | None = None
     worker: int = 0
     phase: str = "measuring"
+    retries: int = 0
 
     @property
     def loop(self) -> str:
-        """open | closed | hybrid"""
-        if any(r.offset_ns is None for r in self.requests):
+        """open | closed | hybrid. Later turns of a session have no place in the schedule in any of them."""
+        if any(r.offset_ns is None and (r.turn is None or r.turn.number == 0) for r in self.requests):
             return "closed"
         return "open" if self.max_concurrency is None else "hybrid"
 
@@ -66,6 +69,9 @@ class LoadResult:
     """``max_seconds`` ended it before the schedule did."""
     loop_lag_ms: list[float] = field(default_factory=list)
     """Lateness of the event loop's own timer, sampled all along."""
+    retries: int = 0
+    cpu_s: float = 0.0
+    """CPU time of the worker's process while it played."""
 
 
 async def play(
@@ -100,19 +106,25 @@ class _Player:
         self._session = session
         self._progress = progress
         self._counters = LoadCounters(planned=len(plan.requests))
+        self._turns = Turns(plan.requests)
+        self._openings = [r for r in plan.requests if r.turn is None or r.turn.number == 0]
         self._slots = plan.max_concurrency or len(plan.requests) or 1
+        self._closed = plan.loop == "closed"
         self._waiting: deque[tuple[PreparedRequest, RequestRecord]] = deque()
         self._flights: set[Flight] = set()
+        self._thinking: dict[int, asyncio.TimerHandle] = {}
+        """Sessions between two turns."""
         self._records: list[RequestRecord] = []
         self._lags: list[float] = []
         self._idle = asyncio.Event()
         self._start_ns = 0
         self._shown_ns = 0
-        last = plan.requests[-1].offset_ns if plan.requests else None
+        last = self._openings[-1].offset_ns if self._openings else None
         self._expected_s = None if last is None else last / 1e9
 
     async def run(self) -> LoadResult:
         plan = self._plan
+        cpu_s = time.process_time()
         self._start_ns = plan.start_ns or time.monotonic_ns() + LEAD_NS
         interrupted = cut = False
         watchdog = asyncio.create_task(self._watch())
@@ -136,8 +148,16 @@ class _Player:
             watchdog.cancel()
             await asyncio.gather(watchdog, return_exceptions=True)
         self._show(force=True)
-        records = sorted(self._records, key=lambda r: r.index)
-        return LoadResult(records, self._start_ns, time.monotonic_ns(), interrupted, cut, self._lags)
+        return LoadResult(
+            records=sorted(self._records, key=lambda r: r.index),
+            start_ns=self._start_ns,
+            end_ns=time.monotonic_ns(),
+            interrupted=interrupted,
+            cut=cut,
+            loop_lag_ms=self._lags,
+            retries=self._counters.retries,
+            cpu_s=time.process_time() - cpu_s,
+        )
 
     def _limit_s(self) -> float | None:
         """Seconds from now to the end of sending."""
@@ -146,39 +166,63 @@ class _Player:
         return self._plan.max_seconds + (self._start_ns - time.monotonic_ns()) / 1e9
 
     async def _dispatch(self) -> None:
-        """Make every request due at its time."""
-        for request in self._plan.requests:
-            due_ns = self._start_ns + (request.offset_ns or 0)
-            while (left_ns := due_ns - time.monotonic_ns()) > 0:
-                # The loop's timer ticks in milliseconds and may fire early; the last stretch yields without
-                # sleeping.
-                await asyncio.sleep(left_ns / 1e9 if left_ns > 1_000_000 else 0)
-            record = RequestRecord(
-                request_id=request.request_id,
-                index=request.index,
-                phase=request.phase,
-                group=request.group,
-                max_tokens=request.max_tokens,
-                worker=self._plan.worker,
-                intended_ns=None if request.offset_ns is None else due_ns,
-                released_ns=due_ns,
-            )
-            self._waiting.append((request, record))
-            self._release(due_ns)
+        """Make every opening request due at its time; all that are due go out in one turn of the loop."""
+        with Pacer() as pacer:
+            for request in self._openings:
+                due_ns = self._start_ns + (request.offset_ns or 0)
+                await pacer.until(due_ns)
+                self._due(request, due_ns, None if request.offset_ns is None else due_ns)
+
+    def _due(self, request: PreparedRequest, due_ns: int, intended_ns: int | None) -> None:
+        record = self._record(request)
+        record.intended_ns, record.released_ns = intended_ns, due_ns
+        self._waiting.append((request, record))
+        self._release(due_ns)
+
+    def _record(self, request: PreparedRequest) -> RequestRecord:
+        turn = request.turn
+        return RequestRecord(
+            request_id=request.request_id,
+            index=request.index,
+            phase=request.phase,
+            group=request.group,
+            max_tokens=request.max_tokens,
+            worker=self._plan.worker,
+            session=None if turn is None else turn.session,
+            turn=None if turn is None else turn.number,
+        )
 
     def _release(self, free_ns: int) -> None:
-        """Send what waits while there are slots. ``free_ns``: since when the client had reason to send."""
-        while self._waiting and len(self._flights) < self._slots:
+        """Send what waits while there are slots. ``free_ns``: since when the client had reason to send.
+
+        In a closed loop a session keeps its slot while its user thinks: slots are users there.
+        """
+        while self._waiting and len(self._flights) + self._held() < self._slots:
             request, record = self._waiting.popleft()
             record.released_ns = max(free_ns, record.released_ns or 0)
-            flight = Flight(record)
-            self._flights.add(flight)
-            self._records.append(record)
-            self._counters.sent += 1
-            self._idle.clear()
-            coroutine = fly(flight, request, self._session, self._plan.url, self._counters)
-            flight.task = asyncio.create_task(coroutine)
-            flight.task.add_done_callback(lambda _task, flight=flight: self._landed(flight))  # type: ignore[misc]
+            self._send(request, record)
+
+    def _held(self) -> int:
+        return len(self._thinking) if self._closed else 0
+
+    def _send(self, request: PreparedRequest, record: RequestRecord) -> None:
+        flight = Flight(record, request)
+        self._flights.add(flight)
+        self._records.append(record)
+        self._counters.sent += 1
+        self._idle.clear()
+        body = self._turns.body(request)
+        coroutine = fly(flight, body, self._session, self._plan.url, self._counters, self._plan.retries)
+        flight.task = asyncio.create_task(coroutine)
+        flight.task.add_done_callback(lambda _task, flight=flight: self._landed(flight))  # type: ignore[misc]
+        if request.cancel_after_ns is not None:
+            asyncio.get_running_loop().call_later(request.cancel_after_ns / 1e9, self._hang_up, flight)
+
+    def _hang_up(self, flight: Flight) -> None:
+        if flight.give_up is None and flight.task is not None and not flight.task.done():
+            flight.give_up = errors.CANCELLED
+            flight.reason = "hung up on purpose (cancellation rate)"
+            flight.task.cancel()
 
     def _landed(self, flight: Flight) -> None:
         self._flights.discard(flight)
@@ -192,22 +236,61 @@ class _Player:
             counters.failed += 1
         else:
             counters.cancelled += 1
+        self._converse(flight)
         self._release(time.monotonic_ns())
-        if not self._flights and not self._waiting:
+        if self._at_rest():
             self._idle.set()
 
+    def _converse(self, flight: Flight) -> None:
+        """What the end of a turn means for its session."""
+        turn = flight.request.turn
+        if turn is None:
+            return
+        if flight.record.status != "ok":
+            for lost in self._turns.drop(flight.request):
+                record = self._record(lost)
+                record.status, record.error_class = "cancelled", errors.CANCELLED
+                record.error = "an earlier turn of its session did not succeed"
+                self._counters.cancelled += 1
+                self._records.append(record)
+            return
+        following = self._turns.after(flight)
+        if following is None or following.turn is None:
+            return
+        due_ns = (flight.record.last_token_ns or time.monotonic_ns()) + following.turn.think_ns
+        pause_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
+        timer = asyncio.get_running_loop().call_later(pause_s, self._speak, following, due_ns)
+        self._thinking[turn.session] = timer
+
+    def _speak(self, request: PreparedRequest, due_ns: int) -> None:
+        """The user of a session has thought: its next turn is due."""
+        if request.turn is not None:
+            self._thinking.pop(request.turn.session, None)
+        if self._closed:
+            record = self._record(request)
+            record.released_ns = due_ns
+            self._send(request, record)
+        else:
+            self._due(request, due_ns, due_ns)
+
+    def _at_rest(self) -> bool:
+        return not (self._flights or self._waiting or self._thinking)
+
     async def _drained(self) -> None:
-        while self._flights or self._waiting:
+        while not self._at_rest():
             self._idle.clear()
             await self._idle.wait()
 
     def _waiting_or_undue(self) -> bool:
-        return bool(self._waiting) or len(self._records) < len(self._plan.requests)
+        return bool(self._waiting or self._thinking) or len(self._records) < len(self._plan.requests)
 
     def _shed(self) -> None:
         """What was due and could not be sent was offered all the same: it is recorded. In a closed loop
         nothing is due."""
-        if self._plan.loop != "closed":
+        for timer in self._thinking.values():
+            timer.cancel()
+        self._thinking.clear()
+        if not self._closed:
             for _request, record in self._waiting:
                 record.status, record.error_class = "cancelled", errors.CANCELLED
                 record.released_ns = None
@@ -215,6 +298,7 @@ class _Player:
                 self._counters.cancelled += 1
                 self._records.append(record)
         self._waiting.clear()
+        self._turns = Turns(())
 
     async def _grace(self) -> None:
         try:

@@ -196,7 +196,8 @@ class _Export:
         )
         if rows:
             out.process(KERNELS, "operators and kernels")
-        tid, track, stack = 0, None, []  # type: int, str | None, list[list[int]]
+        tid, track = 0, ""
+        stack: list[list[int]] = []
         for row in rows:
             if row["track"] != track:
                 tid, track, stack = tid + len(stack) + 1, row["track"], []
