@@ -92,7 +92,7 @@ def read_trace(path: Path, shift_ns: int = 0) -> KinetoTrace:
     """
     try:
         data = _read_bytes(path)
-        content = msgspec.json.decode(data, float_hook=_decimal)
+        content = msgspec.json.Decoder(float_hook=Decimal).decode(data)
     except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunCorruptError(f"{path}: {error}") from None
     events, base = content, 0
@@ -137,10 +137,6 @@ def _read_bytes(path: Path) -> bytes:
     if len(data) > MAX_BYTES:
         raise RunCorruptError(f"{path}: larger than {MAX_BYTES >> 20} MiB: profile fewer steps")
     return data
-
-
-def _decimal(text: str) -> Decimal:
-    return Decimal(text)
 
 
 def _nanoseconds(value: Any) -> int | None:
@@ -214,9 +210,9 @@ def _assign_steps(rows: Sequence[Row]) -> None:
     for row in rows:
         if row.on_gpu:
             continue
-        while place < len(windows) and windows[place][1] < row.ts_ns:
+        while place < len(windows) and windows[place][1] <= row.ts_ns:
             place += 1
-        if place < len(windows) and windows[place][0] <= row.ts_ns <= windows[place][1]:
+        if place < len(windows) and windows[place][0] <= row.ts_ns < windows[place][1]:
             row.step_id = windows[place][2]
             if row.correlation is not None:
                 by_correlation[row.correlation] = row.step_id
