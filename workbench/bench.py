@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import InvalidInputError
@@ -16,6 +14,7 @@ from workbench.errors import TargetError, WorkbenchError
 from workbench.load.progress import BenchProgress, ProgressCallback
 from workbench.manifest import ClockPair, RunStatus, TargetInfo, git_info, machine_info
 from workbench.metrics.compute import compute_metrics
+from workbench.profiling.window import ProfileSession
 from workbench.records import CHUNKS_SCHEMA_VERSION, REQUESTS_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
 from workbench.runstore import Run, RunStore, RunWriter
 from workbench.slo import Slo, parse_slo
@@ -109,12 +108,17 @@ class _Bench:
         self._probe_machine()
         with self._target() as target:
             self._writer.update(target=target.info)
-            with CpuSampler(target.pids) as sampler, GpuSampler() as gpu_sampler:
-                measured = self._measure(target)
+            with (
+                CpuSampler(target.pids) as sampler,
+                GpuSampler() as gpu_sampler,
+                self._profile(target) as profile,
+            ):
+                measured = self._measure(target, profile.watch(self._progress))
                 death = target.death()
         self._show("collecting")
         if death is not None:
             self._reasons.append(death)
+        self._flag_profile(profile)
         self._store_client_side(measured, sampler)
         self._store_gpu(gpu_sampler)
         self._collect_engine_side(target)
@@ -134,6 +138,20 @@ class _Bench:
 
             floors = {"memory_read_gb_s": round(read_bandwidth_gb_s(), 2)}
             self._writer.update(machine={**self._writer.manifest.machine, **floors})
+
+    def _profile(self, target: AnyTarget) -> ProfileSession:
+        spec = self._spec
+        key = {"Authorization": f"Bearer {spec.api_key}"} if spec.api_key else {}
+        return ProfileSession(
+            spec.profile, target.base_url, target.pids(), self._writer.path, {**spec.headers, **key}
+        )
+
+    def _flag_profile(self, profile: ProfileSession) -> None:
+        """A profiler slows down what it watches: the run says so, and is no valid measurement."""
+        if profile.active:
+            self._reasons.append("profiled: a window of it ran under the profiler")
+            self._notes += profile.problems
+            self._writer.update(tags=[*self._writer.manifest.tags, "profiled"])
 
     def _store_gpu(self, sampler: GpuSampler) -> None:
         table = sampler.table()
@@ -156,13 +174,14 @@ class _Bench:
 
         return BuiltinTarget(spec.engine, self._writer.path, spec.ready_timeout_s)
 
-    def _measure(self, target: AnyTarget) -> Measured:
+    def _measure(self, target: AnyTarget, progress: ProgressCallback) -> Measured:
+        from workbench.load.loops import loop_factory
         from workbench.load.measure import measure
 
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             try:
                 return runner.run(
-                    measure(self._spec, target, self._nonce, on_facts=self._meet, progress=self._progress)
+                    measure(self._spec, target, self._nonce, on_facts=self._meet, progress=progress)
                 )
             except (TargetError, InvalidInputError):
                 death = target.death()
@@ -195,6 +214,8 @@ class _Bench:
         if self._spec.keep_chunks:
             writer.write_table("chunks", chunks, CHUNKS_SCHEMA_VERSION)
         writer.write_table("telemetry_cpu", sampler.table(), TELEMETRY_SCHEMA_VERSION)
+        if measured.workload_notes:
+            writer.update(load={**writer.manifest.load, "workload_notes": measured.workload_notes})
         if load.interrupted:
             self._reasons.append("interrupted before its end")
         rate = self._spec.rate or self._spec.workload.arrivals.rate
@@ -217,6 +238,10 @@ class _Bench:
 
         if isinstance(target, BuiltinTarget):
             self._notes += collect_trace(target.trace_folder, self._writer)
+            if self._spec.profile is not None:
+                from workbench.profiling.collect import collect_profile
+
+                self._notes += collect_profile(target.trace_folder, self._writer)
 
     def _show(self, phase: str) -> None:
         if self._progress is not None:
@@ -265,6 +290,9 @@ def _load_fields(spec: BenchSpec) -> dict[str, Any]:
         "duration_s": spec.duration_s,
         "max_seconds": spec.max_seconds,
         "warmup_requests": spec.warmup_requests,
+        "cancellation_rate": spec.cancellation_rate,
+        "cancellation_delay_s": spec.cancellation_delay_s,
+        "retries": spec.retries,
         "deadlines": spec.deadlines.model_dump(),
         "extra_body": spec.extra_body,
     }
@@ -274,18 +302,22 @@ def _client_health(measured: Measured, sampler: CpuSampler) -> dict[str, Any]:
     lags = sorted(measured.load.loop_lag_ms)
     return {
         "event_loop": measured.event_loop,
+        "workers": measured.workers,
+        "retries": measured.load.retries,
         "loop_lag_p99_ms": lags[int(0.99 * (len(lags) - 1))] if lags else None,
         "loop_lag_max_ms": lags[-1] if lags else None,
-        "cpu_mean_percent": sampler.mean("client.cpu"),
+        "cpu_mean_percent": _client_cpu(measured, sampler),
         "server_cpu_mean_percent": sampler.mean("server.cpu"),
         "steal_mean_percent": sampler.mean("system.cpu_steal"),
         "cut": measured.load.cut,
     }
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        return uvloop.new_event_loop
-    return None
+def _client_cpu(measured: Measured, sampler: CpuSampler) -> float | None:
+    """In % of one core: this process, and the workers that sent for it."""
+    own = sampler.mean("client.cpu")
+    load = measured.load
+    elapsed_s = (load.end_ns - load.start_ns) / 1e9
+    if measured.workers == 1 or own is None or elapsed_s <= 0:
+        return own
+    return own + 100.0 * load.cpu_s / elapsed_s

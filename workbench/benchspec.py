@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.errors import InvalidInputError
 from workbench.manifest import SweepRef
+from workbench.profiling.window import ProfileWindow
 from workbench.slo import parse_slo
 from workbench.targets.command import ServerCommand
 from workloads import WorkloadSpec
@@ -50,7 +51,20 @@ class BenchSpec(_Frozen):
     max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Stop sending after this long; requests in flight may end within ``grace_s``."""
     grace_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    workers: int | None = Field(default=None, ge=1, le=64)
+    """Processes that send; None: one, and more where the rate or the number of streams is above what one
+    keeps
+    up with (:mod:`workbench.load.deal`)."""
+    cancellation_rate: float = Field(default=0.0, ge=0, le=1)
+    """Share of the requests that the client hangs up on, ``cancellation_delay_s`` after sending them."""
+    cancellation_delay_s: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    retries: int = Field(default=0, ge=0, le=100)
+    """Further tries of a request that failed before it brought anything."""
+    tokenizer: str | None = None
+    """File or folder of a tokenizer that counts the tokens of texts; None: an estimate."""
     warmup_requests: int = Field(default=4, ge=0, le=10_000)
+    profile: ProfileWindow | None = None
+    """Watch some steps with torch.profiler; the run is flagged."""
     slo: str | None = None
     """Default: the workload's."""
     seed: int = Field(default=0, ge=0)

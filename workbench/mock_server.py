@@ -155,7 +155,10 @@ class MockServer:
                 return await _Answer(script, request, body, arrival).send()
             async with self._slots:
                 return await _Answer(script, request, body, arrival).send()
-        except (ConnectionError, asyncio.CancelledError):
+        except ConnectionError:
+            arrival.outcome = "gone"
+            return web.Response(status=499)  # to nobody: the client has hung up
+        except asyncio.CancelledError:
             arrival.outcome = "gone"
             raise
 

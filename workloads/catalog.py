@@ -39,13 +39,17 @@ def load_workload(name_or_path: str) -> WorkloadSpec:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise WorkloadError("workload", name_or_path, f"a readable .toml file ({reason})") from None
-    return _parse(text, path.stem, name_or_path)
+    return _parse(text, path.stem, name_or_path, path.parent)
 
 
-def _parse(text: str, name: str, source: str) -> WorkloadSpec:
+def _parse(text: str, name: str, source: str, folder: Path | None = None) -> WorkloadSpec:
+    """``folder``: where the file lies; a ``path`` inside it that is relative starts there."""
     try:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise WorkloadError("workload", source, f"valid TOML ({error})") from None
     fields.setdefault("name", name)
+    inner = fields.get("source")
+    if folder is not None and isinstance(inner, dict) and isinstance(inner.get("path"), str):
+        inner["path"] = str(folder / inner["path"])
     return WorkloadSpec.create(fields)

@@ -17,14 +17,19 @@ _DEADLINES = "Deadlines"
 
 
 def with_engine_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` a flag for every setting of the builtin engine."""
+    """Give ``command`` a flag for every setting of the traffic, the client and the builtin engine."""
     from engine.config import EngineConfig
     from engine.server.flags import add_flags
+    from workbench.commands.dataset import ClientFlags, TrafficFlags
+    from workbench.profiling.flags import ProfileFlags
 
     return add_flags(
+        TrafficFlags,
+        ClientFlags,
+        ProfileFlags,
         EngineConfig,
         skip=("model", "seed", "trace_dir"),  # --model names both targets' model, --seed is the workload's
-        panels=("Engine (builtin target)",),
+        panels=("Datasets and traces", "Client", "Profile", "Engine (builtin target)"),
     )(command)
 
 
@@ -68,7 +73,11 @@ def bench(
         typer.Option(help="Preset or .toml file (default chat-and-documents).", rich_help_panel=_TRAFFIC),
     ] = None,
     dataset_name: Annotated[
-        str | None, typer.Option(help="random, mixed or a preset.", rich_help_panel=_TRAFFIC)
+        str | None,
+        typer.Option(
+            help="random, mixed, a preset; with --dataset-path: sharegpt, custom, mooncake, azure, burstgpt.",
+            rich_help_panel=_TRAFFIC,
+        ),
     ] = None,
     random_input_len: Annotated[
         int | None, typer.Option(help="Default 1024.", rich_help_panel=_TRAFFIC)
@@ -107,7 +116,9 @@ def bench(
     ] = None,
     burstiness: Annotated[
         float | None,
-        typer.Option(help="Gamma arrivals; 1 is Poisson, less is burstier.", rich_help_panel=_LOAD),
+        typer.Option(
+            help="Gamma arrivals; 1 is Poisson, less is burstier, inf constant.", rich_help_panel=_LOAD
+        ),
     ] = None,
     max_concurrency: Annotated[
         int | None,
@@ -164,15 +175,21 @@ def bench(
         ),
     ] = False,
     progress: Annotated[bool, typer.Option(help="Show a live line.", rich_help_panel=_OUTPUT)] = True,
-    **engine: Any,
+    **settings: Any,
 ) -> None:
     """Measure one run: start or attach a server, send a workload, store a bundle, print what it did."""
+    from workbench.commands.dataset import ClientFlags, TrafficFlags
     from workbench.commands.request import BenchFlags, make_spec
     from workbench.commands.run import run_and_show
+    from workbench.profiling.flags import ProfileFlags, profile_window
     from workbench.runstore import RunStore
 
+    traffic, client, profile = (
+        {name: settings.pop(name) for name in model.model_fields if name in settings}
+        for model in (TrafficFlags, ClientFlags, ProfileFlags)
+    )
     if engine_seed is not None:
-        engine["seed"] = engine_seed
+        settings["seed"] = engine_seed
     spec = make_spec(
         BenchFlags(
             base_url=base_url,
@@ -206,7 +223,10 @@ def bench(
             first_token_timeout=first_token_timeout,
             idle_timeout=idle_timeout,
             request_timeout=request_timeout,
-            engine=engine,
+            traffic=traffic,
+            client=client,
+            profile=profile_window(profile),
+            engine=settings,
         )
     )
     run, code = run_and_show(spec, RunStore(runs_dir), live=progress)

@@ -12,8 +12,10 @@ from typing import Any
 
 from engine.errors import InvalidInputError
 from workbench.benchspec import BenchSpec
+from workbench.commands.dataset import ALIASES, FILES, arrivals_of, dataset
+from workbench.profiling.window import ProfileWindow
 from workbench.slo import parse_slo
-from workloads import DEFAULT_SWEEP_PRESET, Arrivals, WorkloadSpec, load_workload, preset_names
+from workloads import DEFAULT_SWEEP_PRESET, WorkloadSpec, load_workload, preset_names
 
 ENDPOINTS = {
     "completions": "completions",
@@ -58,6 +60,11 @@ class BenchFlags:
     first_token_timeout: float | None = None
     idle_timeout: float | None = None
     request_timeout: float | None = None
+    traffic: Mapping[str, Any] = field(default_factory=dict)
+    """Given fields of :class:`workbench.commands.dataset.TrafficFlags`."""
+    client: Mapping[str, Any] = field(default_factory=dict)
+    """Given fields of :class:`workbench.commands.dataset.ClientFlags`."""
+    profile: ProfileWindow | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -82,6 +89,12 @@ def make_spec(flags: BenchFlags) -> BenchSpec:
         "slo": _slo(flags.goodput),
         "ready_timeout_s": flags.ready_check_timeout_sec,
         "deadlines": _deadlines(flags),
+        "profile": flags.profile,
+        "tokenizer": flags.traffic.get("tokenizer_path"),
+        "workers": flags.client.get("workers"),
+        "retries": flags.client.get("retries"),
+        "cancellation_rate": flags.client.get("request_cancellation_rate"),
+        "cancellation_delay_s": flags.client.get("request_cancellation_delay"),
     }
     return BenchSpec.create(
         workload=workload,
@@ -117,11 +130,15 @@ def _workload(flags: BenchFlags) -> WorkloadSpec:
         return _random(flags)
     if any(v is not None for v in shape):
         raise InvalidInputError("random-input-len", shape[0], "only with --dataset-name random")
-    if named == "mixed":
-        named = DEFAULT_SWEEP_PRESET
+    named = named or DEFAULT_SWEEP_PRESET
+    described = dataset(named, flags.traffic)
+    if described is not None:
+        return described
+    named = ALIASES.get(named, named)
     if flags.dataset_name is not None and named not in preset_names():
-        raise InvalidInputError("dataset-name", flags.dataset_name, f"mixed, {', '.join(preset_names())}")
-    return load_workload(named or DEFAULT_SWEEP_PRESET)
+        known = sorted({*ALIASES, *FILES, *preset_names()})
+        raise InvalidInputError("dataset-name", flags.dataset_name, f"one of {', '.join(known)}")
+    return load_workload(named)
 
 
 def _random(flags: BenchFlags) -> WorkloadSpec:
@@ -156,9 +173,18 @@ def _load(flags: BenchFlags, spec: WorkloadSpec) -> tuple[WorkloadSpec, float | 
     if flags.request_rate is not None:
         if rate is None:
             arrivals |= {"kind": "burst", "utilisation": None}
-        elif arrivals["kind"] in ("burst", "closed"):
+        elif arrivals["kind"] in ("burst", "closed", "trace"):
             arrivals["kind"] = "poisson"
-    elif flags.max_concurrency is not None:
+        if arrivals["stages"]:
+            raise InvalidInputError("request-rate", flags.request_rate, "left out: the workload has stages")
+    stages = arrivals_of(flags.traffic, flags.duration)
+    if stages is not None:
+        if flags.request_rate is not None:
+            raise InvalidInputError("request-rate", flags.request_rate, "left out: the stages are the rate")
+        arrivals |= {"stages": stages, "rate": None, "utilisation": None}
+        if arrivals["kind"] in ("burst", "closed", "trace"):
+            arrivals["kind"] = "poisson"
+    elif flags.request_rate is None and flags.max_concurrency is not None and not _timed(arrivals):
         # Concurrency without a rate is a closed loop, whatever the workload's own arrivals are.
         arrivals |= {"kind": "closed", "utilisation": None, "rate": None}
     if flags.max_concurrency is not None:
@@ -166,15 +192,23 @@ def _load(flags: BenchFlags, spec: WorkloadSpec) -> tuple[WorkloadSpec, float | 
             raise InvalidInputError("max-concurrency", flags.max_concurrency, "at least 1")
         arrivals["max_concurrency"] = flags.max_concurrency
     if flags.burstiness is not None:
-        if not (flags.burstiness > 0 and math.isfinite(flags.burstiness)):
-            raise InvalidInputError("burstiness", flags.burstiness, "above 0")
-        if arrivals["kind"] not in ("poisson", "gamma"):
+        if not flags.burstiness > 0:
+            raise InvalidInputError("burstiness", flags.burstiness, "above 0; inf: constant gaps")
+        if arrivals["kind"] not in ("poisson", "gamma", "constant"):
             raise InvalidInputError("burstiness", flags.burstiness, "only with --request-rate")
-        arrivals |= {"kind": "gamma", "burstiness": flags.burstiness}
-    changes: dict[str, Any] = {"arrivals": Arrivals.model_validate(arrivals)}
+        if math.isinf(flags.burstiness):
+            arrivals["kind"] = "constant"
+        else:
+            arrivals |= {"kind": "gamma", "burstiness": flags.burstiness}
+    changed = {**spec.model_dump(), "arrivals": arrivals}
     if flags.reuse_content:
-        changes["reuse_content"] = True
-    return spec.model_copy(update=changes), rate
+        changed["reuse_content"] = True
+    return WorkloadSpec.create(changed), rate
+
+
+def _timed(arrivals: Mapping[str, Any]) -> bool:
+    """Do the workload's own arrivals have times that a concurrency limit only delays?"""
+    return arrivals["kind"] == "trace" or bool(arrivals["stages"])
 
 
 def _rate(text: str | None) -> float | None:

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-import asyncio
 import resource
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import aiohttp
+import numpy as np
 
 from workbench.benchspec import BenchSpec
 from workbench.load.bodies import PATHS, Features, PreparedRequest, prepare
+from workbench.load.deal import worker_count
+from workbench.load.loops import loop_name
+from workbench.load.pool import play_in_workers
 from workbench.load.progress import BenchProgress, ProgressCallback
 from workbench.load.ready import negotiate, server_facts
 from workbench.load.runner import LoadPlan, LoadResult, play
+from workbench.load.tokenizer import token_counter
 from workbench.load.wire import open_session
 from workbench.targets.base import ServerFacts, Target
-from workloads import Arrivals, WorkloadRequest, build
+from workloads import Arrivals, SessionsSource, WorkloadRequest, build, build_all
 
 _WARMUP_SEED = 0x5EED
 """Added to the run's seed: other lengths and other content than the measured requests have."""
+_HANG_UP_STREAM = 0xCA11
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     facts: ServerFacts
     features: Features
+    workload_notes: dict[str, Any]
+    """What building the workload did to its source (rows dropped, cut, spread)."""
     warmup: LoadResult | None
     load: LoadResult
     loop: str
     """open | closed | hybrid"""
     event_loop: str
     """uvloop | asyncio"""
+    workers: int
+    """Processes that sent the load."""
 
 
 async def measure(
@@ -51,43 +61,42 @@ async def measure(
     _raise_file_limit()
     async with open_session(_headers(spec), spec.deadlines) as session:
         facts = await server_facts(session, target.base_url, spec.model, spec.ready_timeout_s)
-        warmup_plan, plan, features = await _plans(spec, target, facts, nonce, session)
+        warmup_plan, plan, features, notes = await _plans(spec, target, facts, nonce, session)
         on_facts(facts, features)
         warmup = None
         if warmup_plan.requests:
             warmup = await play(warmup_plan, session, progress)
             if warmup.interrupted:
                 nothing = LoadResult([], warmup.end_ns, warmup.end_ns, interrupted=True, cut=True)
-                return Measured(facts, features, warmup, nothing, plan.loop, _loop_name())
+                return Measured(facts, features, notes, warmup, nothing, plan.loop, loop_name(), 1)
         if progress is not None:
             progress(BenchProgress(phase="measuring", planned=len(plan.requests)))
-        load = await play(plan, session, progress)
-    return Measured(facts, features, warmup, load, plan.loop, _loop_name())
+        workers = worker_count(plan, spec.workers)
+        if workers == 1:
+            load = await play(plan, session, progress)
+        else:
+            load = await play_in_workers(plan, workers, _headers(spec), progress)
+    return Measured(facts, features, notes, warmup, load, plan.loop, loop_name(), workers)
 
 
 async def _plans(
     spec: BenchSpec, target: Target, facts: ServerFacts, nonce: str, session: aiohttp.ClientSession
-) -> tuple[LoadPlan, LoadPlan, Features]:
-    """Everything that will be sent, as bytes."""
+) -> tuple[LoadPlan, LoadPlan, Features, dict[str, Any]]:
+    """Everything that will be sent, as bytes; and what building the workload did to its source."""
     sizes = {"vocab_size": facts.vocab_size, "max_model_len": facts.max_model_len}
-    requests = build(
+    built = build_all(
         spec.workload,
         seed=spec.seed,
         nonce=nonce,
         num_requests=spec.num_requests,
         duration_s=spec.duration_s,
         rate=spec.rate,
+        count_tokens=token_counter(spec.tokenizer),
         **sizes,
     )
+    requests = built.requests
     # One more than the warm-up needs: the probe's own prompt.
-    burst = spec.workload.model_copy(update={"arrivals": Arrivals(kind="burst")})
-    others = build(
-        burst,
-        seed=spec.seed + _WARMUP_SEED,
-        nonce=f"{nonce}/warmup",
-        num_requests=spec.warmup_requests + 1,
-        **sizes,
-    )
+    others = _warmup_requests(spec, nonce, sizes)
     shortest = min(others, key=lambda r: r.num_prompt_tokens or 0)
     features = await negotiate(
         session, target.base_url, spec.endpoint, facts.model, shortest, spec.extra_body, spec.ready_timeout_s
@@ -95,7 +104,11 @@ async def _plans(
     prefix = spec.request_id_prefix or f"{secrets.token_hex(4)}-"
     url = target.base_url + PATHS[spec.endpoint]
 
+    source = spec.workload.source
+    keep_replies = not isinstance(source, SessionsSource) or source.history == "reply"
+
     def ready(what: list[WorkloadRequest], phase: str) -> list[PreparedRequest]:
+        measured = phase == "measure"
         return prepare(
             what,
             model=facts.model,
@@ -104,6 +117,8 @@ async def _plans(
             phase=phase,
             id_prefix=f"{prefix}{phase[0]}",
             extra_body=spec.extra_body,
+            keep_replies=keep_replies,
+            cancel_after_ns=hang_ups(what, spec) if measured else None,
         )
 
     concurrency = spec.max_concurrency or spec.workload.arrivals.max_concurrency
@@ -114,10 +129,36 @@ async def _plans(
         max_seconds=spec.max_seconds,
         grace_s=spec.grace_s,
         deadlines=spec.deadlines,
+        retries=spec.retries,
     )
     chosen = [r for r in others if r is not shortest][: spec.warmup_requests]
     warmup = replace(plan, requests=ready(chosen, "warmup"), max_seconds=None, phase="warm-up")
-    return warmup, plan, features
+    return warmup, plan, features, built.notes
+
+
+def _warmup_requests(spec: BenchSpec, nonce: str, sizes: dict[str, Any]) -> list[WorkloadRequest]:
+    """Requests like the measured ones, with other lengths and content, all at once; openings of sessions
+    only."""
+    burst = spec.workload.model_copy(update={"arrivals": Arrivals(kind="burst")})
+    others = build(
+        burst,
+        seed=spec.seed + _WARMUP_SEED,
+        nonce=f"{nonce}/warmup",
+        num_requests=spec.warmup_requests + 1,
+        **sizes,
+    )
+    return [replace(r, session=None) for r in others if r.turn == 0]
+
+
+def hang_ups(requests: list[WorkloadRequest], spec: BenchSpec) -> dict[int, int]:
+    """Index → ns after sending at which the client hangs up: an exact share of the requests, drawn by the
+    seed."""
+    count = round(spec.cancellation_rate * len(requests))
+    if not count:
+        return {}
+    rng = np.random.default_rng([spec.seed, _HANG_UP_STREAM])
+    chosen = rng.choice(len(requests), size=count, replace=False)
+    return {requests[i].index: round(spec.cancellation_delay_s * 1e9) for i in chosen.tolist()}
 
 
 def _headers(spec: BenchSpec) -> dict[str, str]:
@@ -132,7 +173,3 @@ def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _loop_name() -> str:
-    return "uvloop" if type(asyncio.get_running_loop()).__module__.startswith("uvloop") else "asyncio"

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -76,7 +77,8 @@ def open_session(headers: Mapping[str, str], deadlines: Deadlines) -> aiohttp.Cl
     """A session for measuring: no connection limit, no total time-out, no retries, no proxies from the
     environment."""
     connector = _Connector(limit=0, keepalive_timeout=_KEEPALIVE_S, ttl_dns_cache=300)
-    connector._factory = functools.partial(StampedHandler, loop=connector._loop)
+    make = functools.partial(StampedHandler, loop=connector._loop)
+    connector._factory = cast("functools.partial[ResponseHandler]", make)
     return aiohttp.ClientSession(
         connector=connector,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=deadlines.connect_s),
