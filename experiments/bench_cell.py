@@ -1,4 +1,4 @@
-"""The real runner of cells: ``workbench.bench`` against the builtin engine, a fresh server process a run."""
+"""The real runner of cells: ``workbench.bench``, a fresh server process a run (or a server that is there)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments.cells import CellOutcome
-from experiments.factors import engine_value
+from experiments.factors import AUTO
 from experiments.metric_info import GOOD, OFFERED, WINDOW
 from experiments.models import Cell
 from experiments.spec import Load, SweepSpec
+from experiments.targets import server_command
 from workbench.benchspec import BenchSpec, Deadlines
 from workbench.calibrate import Capacity, measure_capacity
 from workbench.manifest import SweepRef
@@ -57,13 +58,27 @@ class BenchRunner:
         return measure_capacity(spec, self._store, nonce=f"calibration-{self._spec.seed}")
 
     def _bench_spec(self, level: Any, **fields: Any) -> BenchSpec:
-        engine = {**self._spec.engine, self._spec.field: engine_value(self._spec.field, level)}
+        spec, target = self._spec, self._spec.target
+        settings = dict(spec.engine)
+        names: dict[str, Any] = {}
+        if spec.side == "engine":
+            settings[spec.field] = None if level == AUTO else level
+        if spec.side == "load":
+            fields["rate" if spec.field == "request_rate" else spec.field] = level
+        if target.kind == "command":
+            names = {spec.factor: level, spec.field: level, "value": level}
+            fields["server"] = server_command(target, spec.model, settings, names)
+        elif target.kind == "attach":
+            fields["base_url"] = target.base_url
+        else:
+            fields["engine"] = {"model": spec.model, **settings}
         return BenchSpec.create(
             workload=self._workload,
-            engine={"model": self._spec.model, **engine},
-            slo=self._spec.slo or None,
+            model=target.served_model,
+            slo=spec.slo or None,
             warmup_requests=WARMUP_REQUESTS,
             deadlines=Deadlines(total_s=LONGEST_REQUEST_S),
+            ready_timeout_s=spec.ready_timeout_s,
             command=tuple(sys.argv),
             **fields,
         )

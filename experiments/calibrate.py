@@ -18,6 +18,7 @@ AT_ONCE_PROMPTS = 48
 MIN_LOAD_S = 5.0
 MAX_LOAD_S = 20.0
 MIN_PROMPTS = 12
+FEWEST_PROMPTS = 8
 MIN_BLOCKS = 4
 """Blocks that the length of a run leaves room for, the confirmation beside them."""
 FEWEST_BLOCKS = 3
@@ -103,7 +104,12 @@ def affordable_runs(budget_s: float) -> int:
 def _prompts(spec: SweepSpec, rate: float | None, overhead_s: float, spent_s: float) -> int:
     if rate is None:
         return AT_ONCE_PROMPTS
-    return max(MIN_PROMPTS, round(rate * _load_seconds(spec, overhead_s, spent_s)))
+    count = max(MIN_PROMPTS, round(rate * _load_seconds(spec, overhead_s, spent_s)))
+    if spec.budget_s is not None and spec.blocks > 1:
+        # A slow machine sends few requests a second: rather shorter runs than a single block.
+        two_blocks_s = 0.95 * (spec.budget_s - spent_s) / (2 * spec.runs_per_block) - overhead_s
+        count = max(FEWEST_PROMPTS, min(count, int(rate * two_blocks_s)))
+    return count
 
 
 def _load_seconds(spec: SweepSpec, overhead_s: float, spent_s: float) -> float:

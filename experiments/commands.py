@@ -107,6 +107,25 @@ def sweep(
     factor_file: Annotated[
         Path | None, typer.Option("--factors", help="A TOML file with factors of your own.")
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="builtin, vllm, sglang, or the URL of a server.", rich_help_panel="Target"),
+    ] = None,
+    target_command: Annotated[
+        str | None,
+        typer.Option(
+            help="Start this instead, such as 'myserver --chunk {chunk_size} --port {port}'.",
+            rich_help_panel="Target",
+        ),
+    ] = None,
+    target_args: Annotated[
+        str | None,
+        typer.Option(help="Further flags for --target vllm or sglang.", rich_help_panel="Target"),
+    ] = None,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(help="Name in the API (default: the first listed).", rich_help_panel="Target"),
+    ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print the schedule and its cost; run nothing.")
     ] = False,
@@ -139,7 +158,8 @@ def sweep(
             request = SweepRequest(
                 param=param, values=values, baseline=baseline, blocks=blocks, budget=budget, metric=metric,
                 delta=delta, slo=slo, workload=workload, request_rate=request_rate, num_prompts=num_prompts,
-                utilisation=utilisation, confirm=confirm, seed=seed, factors=factor_file,
+                utilisation=utilisation, confirm=confirm, seed=seed, factors=factor_file, target=target,
+                target_command=target_command, target_args=target_args, served_model_name=served_model_name,
             )  # fmt: skip
             spec = make_spec(request, engine)
             if plan:

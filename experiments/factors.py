@@ -22,6 +22,10 @@ from experiments.design import level_text, same_level
 from experiments.metric_info import metric_info
 from experiments.models import Frozen
 
+Side = Literal["engine", "load", "command"]
+"""engine: a setting of the server; load: of the traffic; command: whatever stands in braces in the user's own
+``--target-command``."""
+LOAD_FIELDS = ("request_rate", "max_concurrency")
 REGISTRY = Path(__file__).with_name("factors.toml")
 AUTO = "auto"
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -55,18 +59,35 @@ class Factor(Frozen):
     why_fixed: str = ""
     zero_is_unlimited: bool = False
     changes_output: bool = False
+    side: Side = "engine"
+    default: Any = None
+    """The baseline where the engine has no default to tell: sides load and command."""
 
     @property
     def baseline(self) -> Any:
         """The engine's default; "auto" where the default is to let the engine choose."""
+        if self.side != "engine":
+            return self.levels[0] if self.default is None else self.default
         default = EngineConfig.model_fields[self.field].default
         return AUTO if default is None else default
+
+    def value(self, level: Any) -> Any:
+        """A level as its side takes it: "auto" of a field that may be left out is None."""
+        return None if level == AUTO and self._type()[1] else level
+
+    def _type(self) -> tuple[Any, bool]:
+        """Type of the levels without None, and whether they may be "auto"."""
+        if self.side == "engine":
+            return _field_type(self.field)
+        kinds = {type(level) for level in self.levels if level != AUTO}
+        plain = float if kinds == {int, float} else (kinds.pop() if len(kinds) == 1 else str)
+        return plain, AUTO in self.levels
 
     @property
     def type_name(self) -> str:
         """int, float, bool or the choices, as the engine's configuration has it; "or auto" where it may be
         left out."""
-        plain, optional = _field_type(self.field)
+        plain, optional = self._type()
         choices = typing.get_args(plain)
         text = " | ".join(str(c) for c in choices) if choices else getattr(plain, "__name__", str(plain))
         return f"{text} or auto" if optional else text
@@ -79,7 +100,7 @@ class Factor(Frozen):
             InvalidInputError: not a value of this field's type.
         """
         word = text.strip()
-        plain, optional = _field_type(self.field)
+        plain, optional = self._type()
         if optional and word.lower() in (AUTO, "none", "null"):
             return AUTO
         if plain is bool:
@@ -122,9 +143,16 @@ class Factor(Frozen):
         Raises:
             InvalidInputError: naming the first level that the engine's configuration refuses, and why.
         """
+        if self.side == "command":
+            return
+        if self.side == "load":
+            bad = [v for v in values if not isinstance(v, (int, float)) or isinstance(v, bool) or v <= 0]
+            if bad:
+                raise InvalidInputError(self.name, bad[0], "a number above 0")
+            return
         for value in values:
             try:
-                EngineConfig.create(**{**engine, self.field: engine_value(self.field, value)})
+                EngineConfig.create(**{**engine, self.field: self.value(value)})
             except InvalidInputError as error:
                 if error.field == self.field and same_level(error.value, value):
                     raise InvalidInputError(self.name, value, error.allowed) from None
@@ -138,11 +166,6 @@ def _field_type(field: str) -> tuple[Any, bool]:
         kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
         return kinds[0], True
     return annotation, False
-
-
-def engine_value(field: str, level: Any) -> Any:
-    """A level as the engine's configuration takes it: "auto" of a field that may be left out is None."""
-    return None if level == AUTO and _field_type(field)[1] else level
 
 
 def load_factors(*more: Path) -> dict[str, Factor]:
@@ -166,10 +189,11 @@ def _read_factor(path: Path, name: str, table: object) -> Factor:
     where = f"{path.name}: {name}"
     if not isinstance(table, dict):
         raise InvalidInputError("factors", where, "a table [name] with field, levels, mechanism ...")
-    if table.get("field") not in EngineConfig.model_fields:
-        raise InvalidInputError(
-            "factors", f"{where}.field={table.get('field')}", "a field of the engine's configuration"
-        )
+    side, field = table.get("side", "engine"), table.get("field")
+    known = {"engine": EngineConfig.model_fields, "load": LOAD_FIELDS}.get(side)
+    if known is not None and field not in known:
+        allowed = "a field of the engine's configuration" if side == "engine" else " or ".join(LOAD_FIELDS)
+        raise InvalidInputError("factors", f"{where}.field={field}", allowed)
     try:
         factor = Factor(name=name, **table)
     except (ValidationError, TypeError) as error:

@@ -12,11 +12,13 @@ from engine.config import EngineConfig
 from engine.errors import InvalidInputError
 from experiments.calibrate import FEWEST_BLOCKS, affordable_runs
 from experiments.design import level_text, same_level, thin
-from experiments.factors import get_factor, load_factors, parse_values
+from experiments.factors import Factor, FactorExpectation, get_factor, load_factors, parse_values
 from experiments.metric_info import metric_info
 from experiments.spec import SweepSpec, parse_duration, parse_rate, parse_share
+from experiments.targets import READY_S, TargetChoice, choose_target, server_command
 from workbench.slo import parse_slo
-from workloads import WorkloadError, load_workload
+from workbench.targets.command import placeholders
+from workloads import Arrivals, WorkloadError, load_workload
 
 DEFAULT_BUDGET_S = 540.0
 MOST_BLOCKS = 12
@@ -44,6 +46,13 @@ class SweepRequest:
     confirm: int = 3
     seed: int | None = None
     factors: Path | None = None
+    target: str | None = None
+    target_command: str | None = None
+    target_args: str | None = None
+    served_model_name: str | None = None
+    question: str | None = None
+    hypothesis: tuple[FactorExpectation, ...] | None = None
+    """Of an experiment file, in the place of the factor's."""
 
 
 def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
@@ -56,6 +65,10 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
         InvalidInputError: the first value that can't be used, with what is allowed.
     """
     factor = get_factor(request.param, load_factors(*([request.factors] if request.factors else [])))
+    target = choose_target(
+        request.target, request.target_command, request.target_args, request.served_model_name
+    )
+    check_side(factor, target, engine)
     if factor.field in engine:
         flag = "--" + factor.field.replace("_", "-")
         raise InvalidInputError(
@@ -74,7 +87,17 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
             "values", request.values, f"at least one level beside the baseline {level_text(baseline)}"
         )
     settings = {**factor.fixed, **engine}
-    factor.check(levels, settings)
+    if target.kind == "attach":
+        settings = {}
+    if target.name != "command":
+        factor.check(levels, settings)
+    model = str(engine.get("model", EngineConfig.model_fields["model"].default))
+    settings = {name: value for name, value in settings.items() if name != "model"}
+    if target.kind == "command":
+        for level in levels:  # a flag or a placeholder that is missing costs a line, not a run
+            names = {factor.name: level, factor.field: level, "value": level}
+            own = {factor.field: level} if factor.side == "engine" else {}
+            server_command(target, model, {**settings, **own}, names)
     metric = request.metric or factor.primary
     if metric_info(metric) is None:
         raise InvalidInputError(
@@ -101,14 +124,22 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
             f"left out: {workload.name} has {workload.arrivals.kind} arrivals",
         )
     rate = parse_rate(request.request_rate) if request.request_rate is not None else workload.arrivals.rate
+    if factor.field == "max_concurrency" and factor.side == "load":
+        workload = workload.model_copy(update={"arrivals": Arrivals(kind="closed", max_concurrency=1)})
+        open_rate = False
+    if factor.field == "request_rate" and factor.side == "load":
+        if not open_rate:
+            raise InvalidInputError("workload", workload.name, "a workload with arrivals at a rate")
+        rate = float(baseline)
     return SweepSpec(
-        question=f"Which {factor.name} is best for {workload.name} on this machine, judged by {metric}?",
+        question=request.question
+        or f"Which {factor.name} is best for {workload.name} on this machine, judged by {metric}?",
         factor=factor.name,
         field=factor.field,
         levels=levels,
         baseline=next(level for level in levels if same_level(level, baseline)),
         primary_metric=metric,
-        hypothesis=list(factor.expect),
+        hypothesis=list(factor.expect if request.hypothesis is None else request.hypothesis),
         changes_output=factor.changes_output,
         delta=parse_share("delta", request.delta),
         slo=slo,
@@ -126,10 +157,37 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
         budget_s=budget_s,
         confirm_blocks=_at_least("confirm", request.confirm, 0) or 0,
         seed=request.seed if request.seed is not None else secrets.randbelow(2**31),
-        model=str(engine.get("model", EngineConfig.model_fields["model"].default)),
-        engine={name: value for name, value in settings.items() if name != "model"},
-        fixed={name: value for name, value in factor.fixed.items() if name not in engine},
+        model=model,
+        side=factor.side,
+        target=target,
+        ready_timeout_s=READY_S if target.kind == "command" else 120.0,
+        engine=settings,
+        fixed={
+            name: value for name, value in factor.fixed.items() if name not in engine and name in settings
+        },
     )
+
+
+def check_side(factor: Factor, target: TargetChoice, engine: Mapping[str, Any]) -> None:
+    """A factor needs a target that it can be set on.
+
+    Raises:
+        InvalidInputError: it can't, with the way out.
+    """
+    if target.kind == "attach":
+        if factor.side != "load":
+            way_out = "use --target-command, or a factor of the load (request_rate, max_concurrency)"
+            raise InvalidInputError("target", target.name, f"a target started for each level; {way_out}")
+        if engine:
+            name, value = next(iter(engine.items()))
+            raise InvalidInputError(name, value, "no engine settings with a server that is already running")
+    if target.name == "command" and factor.side != "load":
+        known = {factor.name, factor.field, "value"}
+        if not known & placeholders(target.command):
+            allowed = f"a command with {{{factor.name}}} in it"
+            raise InvalidInputError("target-command", target.command, allowed)
+    if factor.side == "command" and target.name != "command":
+        raise InvalidInputError("param", factor.name, "swept with --target-command: it is a setting of yours")
 
 
 def _fit(levels: list[Any], baseline: Any, budget_s: float | None) -> list[Any]:

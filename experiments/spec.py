@@ -11,8 +11,9 @@ from pydantic import Field
 
 from engine.errors import InvalidInputError
 from experiments.design import level_text
-from experiments.factors import FactorExpectation
+from experiments.factors import FactorExpectation, Side
 from experiments.models import Frozen
+from experiments.targets import BUILTIN, TargetChoice
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
@@ -58,6 +59,10 @@ class SweepSpec(Frozen):
     retries: int = 1
     seed: int = 0
     model: str
+    side: Side = "engine"
+    """Of the factor: what its levels are set on."""
+    target: TargetChoice = TargetChoice()
+    ready_timeout_s: float = 120.0
     engine: dict[str, Any] = Field(default={})
     """Engine settings of all levels."""
     fixed: dict[str, Any] = Field(default={})
@@ -75,6 +80,7 @@ class SweepSpec(Frozen):
             *("--blocks", str(self.blocks), "--metric", self.primary_metric, "--delta", f"{self.delta:.4g}"),
             *("--workload", self.workload, "--seed", str(self.seed), "--model", self.model),
         ]
+        words += self._target_words()
         if self.slo:
             words += ["--slo", self.slo]
         if self.budget_s is not None:
@@ -92,6 +98,16 @@ class SweepSpec(Frozen):
             elif value is not None:
                 words += [flag, str(value)]
         return shlex.join(words)
+
+    def _target_words(self) -> list[str]:
+        target, words = self.target, []
+        if target.kind == "command" and target.name == "command":
+            words = ["--target-command", target.command]
+        elif target.name != BUILTIN:
+            words = ["--target", target.name]
+        if target.extra:
+            words += ["--target-args", target.extra]
+        return words
 
 
 def parse_duration(text: str) -> float:
