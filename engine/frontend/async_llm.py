@@ -21,13 +21,14 @@ from engine.frontend.output_processor import OutputProcessor
 from engine.frontend.outputs import RequestOutput
 from engine.frontend.processor import InputProcessor, Message, ProcessedRequest, Prompt
 from engine.frontend.tokenizer import Tokenizer, load_tokenizer
+from engine.frontend.validate import RequestBounds
 from engine.messages import EngineCoreOutputs, SchedulerStats
 from engine.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 
 LONG_TEXT = 20_000
-"""Characters above which a prompt is tokenised on a thread, so that no stream waits for it."""
+"""Characters above which a prompt (bad words included) is tokenised on a thread, so that no stream waits."""
 
 StartClient = Callable[[EngineConfig], Awaitable[AsyncCoreClient]]
 StepListener = Callable[[EngineCoreOutputs], None]
@@ -96,7 +97,12 @@ class AsyncLLM:
     @property
     def max_request_tokens(self) -> int:
         """Prompt plus output tokens of one request, as far as model and KV pool go."""
-        return self._processor.bounds.max_request_tokens
+        return self.bounds.max_request_tokens
+
+    @property
+    def bounds(self) -> RequestBounds:
+        """What one request may ask for."""
+        return self._processor.bounds
 
     def add_step_listener(self, listener: StepListener) -> None:
         """Call ``listener`` with every step's outputs, before they are handed out."""
@@ -224,7 +230,8 @@ class AsyncLLM:
                 prompt, params, request_id, priority=priority, cache_salt=cache_salt
             )
 
-        if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
+        texts = (prompt, *params.bad_words) if isinstance(params.bad_words, tuple) else (prompt,)
+        if sum(len(text) for text in texts if isinstance(text, str)) > LONG_TEXT:
             return await asyncio.to_thread(work)
         return work()
 

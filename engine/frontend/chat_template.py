@@ -56,6 +56,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -77,10 +78,13 @@ class ChatTemplate:
             messages = _with_tag(messages)
         try:
             text = self._template.render(
-                messages=list(messages),
-                tools=list(tools) if tools else None,
-                add_generation_prompt=add_generation_prompt,
-                **{**self._special_tokens, **variables},
+                {
+                    **self._special_tokens,
+                    **variables,
+                    "messages": list(messages),
+                    "tools": list(tools) if tools else None,
+                    "add_generation_prompt": add_generation_prompt,
+                }
             )
         except Exception as error:  # a template is a program that came with the model: it may raise anything
             reason = str(error).strip().splitlines()

@@ -23,6 +23,7 @@ from engine.frontend.validate import (
     validate_params,
     validate_prompt,
     validate_request_fields,
+    validate_text_length,
 )
 from engine.messages import EngineCoreRequest
 from engine.sampling_params import SamplingParams
@@ -33,6 +34,11 @@ Message = Mapping[str, Any]
 
 class FrontEndTokenizer(TokenBytes, Protocol):
     """What the front end needs of :class:`engine.frontend.tokenizer.Tokenizer`."""
+
+    @property
+    def longest_token(self) -> int:
+        """Characters of a text that one token stands for, at most."""
+        ...
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
 
@@ -134,13 +140,14 @@ class InputProcessor:
         wants one).
 
         Raises:
-            InvalidInputError: not a text nor a list, an empty text (even where BOS would be added), or
-                lone surrogates.
+            InvalidInputError: not a text nor a list, an empty text (even where BOS would be added), lone
+                surrogates, or far too long.
         """
         if isinstance(prompt, str):
             if not prompt:
                 raise InvalidInputError("prompt", prompt, "at least one token")
             _check_unicode("prompt", prompt)
+            validate_text_length(prompt, self.tokenizer.longest_token, self.bounds)
             return self.tokenizer.encode(prompt)
         if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
             raise InvalidInputError("prompt", prompt, "a text or a list of token ids")

@@ -42,6 +42,8 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self._added_text = {index: token.content for index, token in added.items()}
+        self.longest_token = max(map(len, backend.get_vocab(with_added_tokens=True)), default=1)
+        """Characters of a text that one token stands for, at most."""
         self.bos_token_id = self._special_id("bos_token")
         self.eos_token_id = self._special_id("eos_token")
         decoder = backend.decoder.__getstate__() if backend.decoder is not None else b""
@@ -95,6 +97,7 @@ class Tokenizer:
 
     def apply_chat_template(
         self,
+        /,  # a template variable may be called self
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,

@@ -47,6 +47,11 @@ class RequestBounds:
             return cls(vocab_size, max_model_len, f"max_model_len is {max_model_len}", config.max_logprobs)
         return cls(vocab_size, pool, f"the KV cache holds {pool} tokens", config.max_logprobs)
 
+    @property
+    def prompt_limit(self) -> str:
+        """How long a prompt may be, in words."""
+        return f"at most {self.max_request_tokens - 1} tokens, to leave one for the output ({self.reason})"
+
 
 def validate_params(params: SamplingParams, bounds: RequestBounds) -> SamplingParams:
     """Check all that doesn't depend on the prompt; return the normal form.
@@ -84,6 +89,16 @@ def validate_params(params: SamplingParams, bounds: RequestBounds) -> SamplingPa
     )
 
 
+def validate_text_length(text: str, longest_token: int, bounds: RequestBounds, field: str = "prompt") -> None:
+    """Refuse a text that is too long however well it tokenises, before seconds are spent on tokenising it.
+
+    Raises:
+        InvalidInputError: even tokens of ``longest_token`` characters would be too many.
+    """
+    if len(text) >= bounds.max_request_tokens * longest_token:
+        raise InvalidInputError(field, f"{len(text)} characters", bounds.prompt_limit)
+
+
 def validate_prompt(token_ids: Sequence[int], bounds: RequestBounds) -> None:
     """Check a tokenised prompt.
 
@@ -94,11 +109,7 @@ def validate_prompt(token_ids: Sequence[int], bounds: RequestBounds) -> None:
     if len(token_ids) == 0:
         raise InvalidInputError("prompt", "", "at least one token")
     if len(token_ids) >= bounds.max_request_tokens:
-        raise InvalidInputError(
-            "prompt",
-            f"{len(token_ids)} tokens",
-            f"at most {bounds.max_request_tokens - 1} tokens, to leave one for the output ({bounds.reason})",
-        )
+        raise InvalidInputError("prompt", f"{len(token_ids)} tokens", bounds.prompt_limit)
     _ids("prompt", token_ids, bounds.vocab_size, unique=False)
 
 

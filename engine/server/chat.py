@@ -29,7 +29,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     state.check_model(body.model)
     state.check_priority(body.priority)
     params = chat_params(body)
-    prompt = await render_chat(state.engine.tokenizer, body)
+    prompt = await render_chat(state.engine.tokenizer, body, state.engine.bounds)
     request_id = request_id_of(request)
     generation = GenerationRequest(
         request_id,

@@ -32,7 +32,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     state.check_priority(body.priority)
     params = completion_params(body)
     prompts = await encode_prompts(
-        state.engine.tokenizer, split_prompts(body.prompt), body.add_special_tokens
+        state.engine, split_prompts(body.prompt, body.n or 1), body.add_special_tokens
     )
     request_id = request_id_of(request)
     generation = GenerationRequest(

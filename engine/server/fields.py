@@ -100,5 +100,6 @@ def select_fields(body: Mapping[str, Any], struct_name: str, known: frozenset[st
         elif rule := unsupported.get(name):
             raise bad_request(name, f"{name}: {rule.why}", code="unsupported_parameter")
         else:
-            raise bad_request(name, f"{name[:100]}: unknown field", code="unknown_parameter")
+            shown = name[:100]
+            raise bad_request(shown, f"{shown}: unknown field", code="unknown_parameter")
     return selected

@@ -11,6 +11,8 @@ from engine.server.protocol import ChatCompletionRequest, CompletionRequest, Gen
 
 MAX_PROMPTS = 2048
 """Prompts in one completion request (OpenAI's limit for batched input)."""
+MAX_SEQUENCES = 4096
+"""Sequences of one completion request: prompts times ``n``."""
 _SCALARS = (
     "n",
     "temperature",
@@ -135,8 +137,11 @@ def _check_shared(request: GenerationFields) -> None:
         raise bad_request("length_penalty", "length_penalty: only with use_beam_search=true")
 
 
-def split_prompts(prompt: str | list[Any]) -> list[str | list[int]]:
-    """One entry per prompt: OpenAI's ``prompt`` is a text, a list of texts, token ids, or a list of those."""
+def split_prompts(prompt: str | list[Any], n: int) -> list[str | list[int]]:
+    """One entry per prompt: OpenAI's ``prompt`` is a text, a list of texts, token ids, or a list of those.
+
+    Each will have ``n`` sequences.
+    """
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
@@ -149,4 +154,8 @@ def split_prompts(prompt: str | list[Any]) -> list[str | list[int]]:
         return [prompt]
     if len(prompt) > MAX_PROMPTS:
         raise bad_request("prompt", f"prompt: {len(prompt)} prompts, at most {MAX_PROMPTS}")
+    if len(prompt) * n > MAX_SEQUENCES:
+        raise bad_request(
+            "n", f"n={n}: {len(prompt)} prompts with n sequences each, at most {MAX_SEQUENCES} in all"
+        )
     return list(prompt)

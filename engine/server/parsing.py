@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from engine.server.errors import ApiError, bad_request
 from engine.server.fields import select_fields
@@ -35,6 +36,10 @@ async def read_struct(request: web.Request, struct_type: type[T]) -> T:
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             raw = await request.read()
+    except (web.RequestPayloadError, HttpProcessingError) as error:
+        raise bad_request(
+            None, f"the body can't be read: {' '.join(str(error).split())}", code="invalid_body"
+        ) from None
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s", code="timeout") from None
     return decode(raw, struct_type)

@@ -8,11 +8,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from engine.frontend.validate import RequestBounds, validate_text_length
 from engine.server.chat_messages import normalize_messages
 from engine.server.errors import bad_request
 from engine.server.protocol import ChatCompletionRequest, TokenizeRequest
 
 if TYPE_CHECKING:
+    from engine.frontend.async_llm import AsyncLLM
     from engine.frontend.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -23,31 +25,44 @@ for it.
 _TEMPLATE_ARGUMENTS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 
-async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    """Token ids of ``text``; never keeps the event loop for long."""
+async def encode(
+    tokenizer: Tokenizer, text: str, add_special_tokens: bool, bounds: RequestBounds | None = None
+) -> list[int]:
+    """Token ids of ``text``; never keeps the event loop for long.
+
+    Raises:
+        InvalidInputError: the text is certain to exceed ``bounds``.
+    """
+    if bounds is not None:
+        validate_text_length(text, tokenizer.longest_token, bounds)
     return await _off_loop_if_long(
         len(text), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens)
     )
 
 
 async def encode_prompts(
-    tokenizer: Tokenizer, prompts: list[str | list[int]], add_special_tokens: bool
+    engine: AsyncLLM, prompts: list[str | list[int]], add_special_tokens: bool
 ) -> list[str | list[int]]:
     """Texts become token ids where the front end would not do it the way that the request wants."""
     return [
-        await encode(tokenizer, prompt, add_special_tokens)
+        await encode(engine.tokenizer, prompt, add_special_tokens, engine.bounds)
         if isinstance(prompt, str) and (not add_special_tokens or len(prompt) > LONG_TEXT)
         else prompt
         for prompt in prompts
     ]
 
 
-async def render_chat(tokenizer: Tokenizer, body: ChatCompletionRequest | TokenizeRequest) -> list[int]:
+async def render_chat(
+    tokenizer: Tokenizer,
+    body: ChatCompletionRequest | TokenizeRequest,
+    bounds: RequestBounds | None = None,
+) -> list[int]:
     """Token ids of ``body.messages`` under the model's chat template.
 
     Raises:
         ApiError: a bad message.
-        InvalidInputError: no template, or the template's own refusal.
+        InvalidInputError: no template, the template's own refusal, or a text that is
+            certain to exceed ``bounds``.
     """
     messages = normalize_messages(body.messages or [])
     variables = body.chat_template_kwargs or {}
@@ -62,6 +77,8 @@ async def render_chat(tokenizer: Tokenizer, body: ChatCompletionRequest | Tokeni
             continue_final_message=body.continue_final_message,
             **variables,
         )
+        if bounds is not None:
+            validate_text_length(text, tokenizer.longest_token, bounds, "messages")
         return tokenizer.encode(text, add_special_tokens=False)
 
     return await _off_loop_if_long(sum(len(message["content"]) for message in messages), work)

@@ -32,6 +32,7 @@ class ByteTokenizer:
 
     vocab_size = VOCAB_SIZE
     special_ids = frozenset({BOS, EOS})
+    longest_token = 8
 
     def __init__(self, *, add_bos: bool = False) -> None:
         self._add_bos = add_bos

@@ -88,6 +88,12 @@ class FakeEngine:
         return {"architecture": "Fake", "dtype": "float32", "num_kv_blocks": 64, "backend": "fake"}
 
     @property
+    def bounds(self) -> RequestBounds:
+        return RequestBounds(
+            257, MAX_MODEL_LEN, f"max_model_len is {MAX_MODEL_LEN}", self.config.max_logprobs
+        )
+
+    @property
     def is_dead(self) -> bool:
         return self.dead_error is not None
 
@@ -131,9 +137,7 @@ class FakeEngine:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        bounds = RequestBounds(
-            257, MAX_MODEL_LEN, f"max_model_len is {MAX_MODEL_LEN}", self.config.max_logprobs
-        )
+        bounds = self.bounds
         params = validate_params(params, bounds)
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         validate_prompt(ids, bounds)

@@ -29,6 +29,25 @@ COMPLETIONS: list[tuple[str, dict[str, Any], str]] = [
     ("token id huge", {"prompt": [2**70]}, "prompt[0]"),
     ("prompt too long", {"prompt": [1] * MAX_MODEL_LEN}, "prompt"),
     ("too many prompts", {"prompt": ["a"] * 2049}, "prompt"),
+    ("too many sequences", {"prompt": ["a"] * 100, "n": 41, "temperature": 1}, "n"),
+    ("prompt far too long to be tokenised", {"prompt": "xyz " * 40_000}, "prompt"),
+    (
+        "prompt too long without special tokens",
+        {"prompt": "x" * 160_000, "add_special_tokens": False},
+        "prompt",
+    ),
+    ("token id a fraction", {"prompt": [1.5]}, "prompt[0]"),
+    ("prompts nested too deep", {"prompt": [[[1]]]}, "prompt[0][0]"),
+    ("a bad word that is a number", {"bad_words": [7]}, "bad_words[0]"),
+    ("too many stop strings", {"stop": [str(i) for i in range(65)]}, "stop"),
+    ("a stop string too long", {"stop": "x" * 1025}, "stop"),
+    ("too many bad words", {"bad_words": [str(i) for i in range(1025)]}, "bad_words"),
+    ("top_p a list", {"top_p": [0.5]}, "top_p"),
+    ("temperature as text", {"temperature": "1"}, "temperature"),
+    ("a huge unknown field", {"x" * 5000: 1}, "x" * 100),
+    ("seed a fraction", {"seed": 1.5}, "seed"),
+    ("model a list", {"model": ["x"]}, "model"),
+    ("cache_salt a number", {"cache_salt": 5}, "cache_salt"),
     ("one bad prompt of two", {"prompt": [[1], [999]]}, "prompt"),
     ("model a number", {"model": 3}, "model"),
     ("temperature a text", {"temperature": "hot"}, "temperature"),
@@ -153,6 +172,19 @@ CHATS: list[tuple[str, dict[str, Any], str]] = [
     ("continue without an open end", {"continue_final_message": True}, "continue_final_message"),
     ("store", {"store": True}, "store"),
     ("prompt to chat", {"prompt": "x"}, "prompt"),
+    (
+        "a conversation far too long to be tokenised",
+        {"messages": [{"role": "user", "content": "x" * 10_000}] * 17},
+        "messages",
+    ),
+    ("name a number", {"messages": [{**OK_CHAT[0], "name": 5}]}, "messages[0].name"),
+    (
+        "extra field of a part",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "y": 1}]}]},
+        "messages[0].content[0].y",
+    ),
+    ("role null", {"messages": [{"role": None, "content": "x"}]}, "messages[0].role"),
+    ("chat_template_kwargs a list", {"chat_template_kwargs": []}, "chat_template_kwargs"),
 ]
 
 
@@ -218,6 +250,22 @@ async def test_not_json(http: aiohttp.ClientSession, raw: bytes) -> None:
     async with http.post("v1/completions", data=raw, headers=headers) as response:
         error = await _check(response, 400, None)
     assert error["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize("coding", ["deflate", "gzip"])
+async def test_a_damaged_encoding(http: aiohttp.ClientSession, engine: FakeEngine, coding: str) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+    async with http.post("v1/completions", data=b"abcdef", headers=headers) as response:
+        error = await _check(response, 400, None)
+    assert error["code"] == "invalid_body"
+    assert engine.submitted == []
+
+
+@pytest.mark.parametrize("name", ["self", "", "a b", "range", "bos_token"])
+async def test_template_variables_of_any_name(http: aiohttp.ClientSession, name: str) -> None:
+    body = {"messages": OK_CHAT, "chat_template_kwargs": {name: [1]}}
+    async with http.post("v1/chat/completions", json=body) as response:
+        assert response.status == 200
 
 
 async def test_stream_refused_as_plain_http(http: aiohttp.ClientSession) -> None:
