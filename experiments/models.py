@@ -145,7 +145,7 @@ class Drift(Frozen):
 
 
 class SweepResult(Frozen):
-    """A whole sweep. ``--json`` prints this object (fields ``factor`` ... ``runs`` of DESIGN 6 are a
+    """A whole sweep. ``--json`` prints this object (fields ``factor`` ... ``runs`` in docs/experiments.md are a
     subset)."""
 
     schema_version: int = SWEEP_SCHEMA_VERSION
