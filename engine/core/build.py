@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 
 from engine.clock import MonotonicClock
 from engine.config import EngineConfig
@@ -11,6 +12,7 @@ from engine.core.client import DEFAULT_EXECUTOR
 from engine.core.core import EngineCore
 from engine.executor.base import Executor
 from engine.executor.info import ExecutorInfo
+from engine.executor.profiled import PROFILE_FOLDER, ProfiledExecutor
 from engine.trace.recorder import NullRecorder, TraceRecorder
 
 ExecutorFactory = Callable[[EngineConfig], tuple[Executor, ExecutorInfo]]
@@ -32,6 +34,8 @@ def create_core(
         ModelLoadError, InvalidInputError: as the executor's factory and :meth:`EngineCore.create`.
     """
     executor, info = load_executor_factory(executor_factory)(config)
+    if config.trace_dir is not None:
+        executor = ProfiledExecutor(executor, Path(config.trace_dir) / PROFILE_FOLDER)
     resolved = config.model_copy(update={"max_model_len": info.max_model_len})
     return EngineCore.create(resolved, executor, MonotonicClock(), _create_recorder(config.trace_dir)), info
 

@@ -10,7 +10,7 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -90,6 +90,10 @@ class AsyncCoreClient(Protocol):
         ...
 
     async def reset_prefix_cache(self) -> bool: ...
+
+    async def start_profile(self, num_steps: int, max_seconds: float) -> None: ...
+
+    async def stop_profile(self) -> bool: ...
 
     async def shutdown(self) -> None: ...
 
@@ -190,6 +194,12 @@ class ProcessCoreClient:
                 case wire.ResetPrefixCacheDone(call_id, succeeded):
                     if (call := self._calls.pop(call_id, None)) is not None and not call.done():
                         call.set_result(succeeded)
+                case wire.ProfileDone(call_id, succeeded, field, value, allowed):
+                    if (call := self._calls.pop(call_id, None)) is not None and not call.done():
+                        if field:
+                            call.set_exception(InvalidInputError(field, value, allowed))
+                        else:
+                            call.set_result(succeeded)
                 case wire.Died(text):
                     self._die(EngineDeadError(text))
                 case _:
@@ -198,12 +208,28 @@ class ProcessCoreClient:
 
     async def reset_prefix_cache(self) -> bool:
         """False when running requests hold blocks. Needs a task that keeps calling :meth:`get_outputs`."""
+        return await self._call(wire.ResetPrefixCache)
+
+    async def start_profile(self, num_steps: int, max_seconds: float) -> None:
+        """Profile the next steps.
+
+        Raises:
+            InvalidInputError: as :meth:`engine.core.core.EngineCore.start_profile`.
+        """
+        await self._call(lambda call_id: wire.StartProfile(call_id, num_steps, max_seconds))
+
+    async def stop_profile(self) -> bool:
+        """End the profiled window; False when none is open."""
+        return await self._call(wire.StopProfile)
+
+    async def _call(self, message: Callable[[int], wire.ToCore]) -> bool:
+        """Send what needs an answer, and wait for it."""
         if self._dead is not None:
             raise self._dead
         call_id = next(self._call_ids)
         call: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = call
-        self._send(wire.ResetPrefixCache(call_id))
+        self._send(message(call_id))
         try:
             return await call
         finally:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from engine.clock import Clock, VirtualClock
 from engine.config import EngineConfig
 from engine.core.runner import InlineRunner, StepRunner, ThreadRunner
-from engine.errors import EngineDeadError, EngineError
-from engine.executor.base import Executor
+from engine.errors import EngineDeadError, EngineError, InvalidInputError
+from engine.executor.base import Executor, Profilable
 from engine.kv.manager import KVCacheManager
 from engine.kv.residency import BlockResidency
 from engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulerStats
@@ -150,6 +150,24 @@ class EngineCore:
         if reset_running_requests:
             self.scheduler.preempt_all()
         return self.scheduler.kv.reset_prefix_cache()
+
+    def start_profile(self, num_steps: int, max_seconds: float) -> None:
+        """Profile the next steps, see :class:`engine.executor.profiled.ProfiledExecutor`.
+
+        Raises:
+            InvalidInputError: a bound is out of range, a window is open, or this core writes no trace.
+        """
+        self._require_alive()
+        executor = self.executor
+        if not isinstance(executor, Profilable):
+            raise InvalidInputError("trace_dir", None, "a folder: profiles are written into it")
+        self._runner.call(lambda: executor.start_profile(num_steps, max_seconds))
+
+    def stop_profile(self) -> bool:
+        """End the profiled window; False when none is open."""
+        self._require_alive()
+        executor = self.executor
+        return isinstance(executor, Profilable) and self._runner.call(executor.stop_profile)
 
     def stats(self) -> SchedulerStats:
         return self.scheduler.stats()

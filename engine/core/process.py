@@ -88,6 +88,14 @@ class CoreLoop:
                 self._core.abort_requests(request_ids)
             case wire.ResetPrefixCache(call_id):
                 self._send(wire.ResetPrefixCacheDone(call_id, self._core.reset_prefix_cache()))
+            case wire.StartProfile(call_id, num_steps, max_seconds):
+                try:
+                    self._core.start_profile(num_steps, max_seconds)
+                    self._send(wire.ProfileDone(call_id, True))
+                except InvalidInputError as error:
+                    self._send(wire.ProfileDone(call_id, False, error.field, str(error.value), error.allowed))
+            case wire.StopProfile(call_id):
+                self._send(wire.ProfileDone(call_id, self._core.stop_profile()))
 
     def _send(self, message: wire.FromCore) -> None:
         self._outbox.send(wire.encode(message))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine.executor.base import Executor
 from engine.plan import StepPlan, StepResult
+
+T = TypeVar("T")
 
 
 class StepRunner(Protocol):
@@ -17,6 +20,10 @@ class StepRunner(Protocol):
 
     def next_result(self) -> tuple[StepPlan, StepResult]:
         """The oldest submitted plan and its result. Raises what the executor raised."""
+        ...
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run ``work`` on the thread that executes, behind the steps that were submitted."""
         ...
 
     def shutdown(self) -> None:
@@ -40,6 +47,9 @@ class InlineRunner:
         plan = self._plans.popleft()
         return plan, self._executor.execute(plan)
 
+    def call(self, work: Callable[[], T]) -> T:
+        return work()
+
     def shutdown(self) -> None:
         self._plans.clear()
 
@@ -58,6 +68,9 @@ class ThreadRunner:
     def next_result(self) -> tuple[StepPlan, StepResult]:
         plan, future = self._pending.popleft()
         return plan, future.result()
+
+    def call(self, work: Callable[[], T]) -> T:
+        return self._pool.submit(work).result()
 
     def shutdown(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

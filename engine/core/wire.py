@@ -22,11 +22,21 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset_prefix_cache"):
     call_id: int
 
 
+class StartProfile(msgspec.Struct, frozen=True, tag="start_profile"):
+    call_id: int
+    num_steps: int
+    max_seconds: float
+
+
+class StopProfile(msgspec.Struct, frozen=True, tag="stop_profile"):
+    call_id: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Stop after the current step; requests in flight are dropped."""
 
 
-ToCore = Add | Abort | ResetPrefixCache | Shutdown
+ToCore = Add | Abort | ResetPrefixCache | StartProfile | StopProfile | Shutdown
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -59,13 +69,25 @@ class ResetPrefixCacheDone(msgspec.Struct, frozen=True, tag="reset_prefix_cache_
     succeeded: bool
 
 
+class ProfileDone(msgspec.Struct, frozen=True, tag="profile_done"):
+    """Answer to :class:`StartProfile` and :class:`StopProfile`; the last three are an
+    ``InvalidInputError``'s.
+    """
+
+    call_id: int
+    succeeded: bool
+    field: str = ""
+    value: str = ""
+    allowed: str = ""
+
+
 class Died(msgspec.Struct, frozen=True, tag="died"):
     """The core is about to end, or has ended, without having been told to."""
 
     message: str
 
 
-FromCore = Ready | StartFailed | Step | ResetPrefixCacheDone | Died
+FromCore = Ready | StartFailed | Step | ResetPrefixCacheDone | ProfileDone | Died
 
 encode = msgspec.msgpack.Encoder().encode
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from engine.plan import StepPlan, StepResult
 
@@ -30,4 +30,21 @@ class Executor(Protocol):
 
     def shutdown(self) -> None:
         """Release threads and memory. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class Profilable(Protocol):
+    """An executor whose steps can be profiled; both are called on the thread that executes."""
+
+    def start_profile(self, num_steps: int, max_seconds: float) -> None:
+        """Profile the next steps.
+
+        Raises:
+            InvalidInputError: a bound is out of range, or a window is open.
+        """
+        ...
+
+    def stop_profile(self) -> bool:
+        """End the window; False when none was open."""
         ...

@@ -201,6 +201,16 @@ class AsyncLLM:
         self._require_alive()
         return await self._client.reset_prefix_cache()
 
+    async def start_profile(self, num_steps: int, max_seconds: float) -> None:
+        """Profile the core's next steps, see :meth:`engine.core.core.EngineCore.start_profile`."""
+        self._require_alive()
+        await self._client.start_profile(num_steps, max_seconds)
+
+    async def stop_profile(self) -> bool:
+        """End the profiled window; False when none is open."""
+        self._require_alive()
+        return await self._client.stop_profile()
+
     async def shutdown(self, drain_timeout_s: float = 0.0) -> None:
         """Refuse new requests, give those in flight ``drain_timeout_s`` seconds, then stop the core. May
         be called twice.

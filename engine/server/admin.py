@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from engine.server.errors import ApiError, bad_request, engine_dead, shutting_down
 from engine.server.parsing import read_struct
 from engine.server.prompts import encode, render_chat
-from engine.server.protocol import DetokenizeRequest, TokenizeRequest
+from engine.server.protocol import DetokenizeRequest, ProfileRequest, TokenizeRequest
 from engine.server.responses import json_response
 from engine.server.state import STATE, ServerState
 
@@ -131,6 +131,20 @@ async def detokenize(request: web.Request) -> web.Response:
                 "tokens", f"tokens: id {token} is not in the vocabulary (0 to {vocab_size - 1})"
             )
     return json_response({"prompt": state.engine.tokenizer.decode(body.tokens, skip_special_tokens=False)})
+
+
+async def start_profile(request: web.Request) -> web.Response:
+    """Profile the next steps with torch.profiler, bounded in steps and seconds. The body may be left out."""
+    body = await read_struct(request, ProfileRequest) if request.can_read_body else ProfileRequest()
+    await request.app[STATE].engine.start_profile(body.num_steps, body.max_seconds)
+    return json_response({"profiling": True, "num_steps": body.num_steps, "max_seconds": body.max_seconds})
+
+
+async def stop_profile(request: web.Request) -> web.Response:
+    """End the profiled window before its bounds do; its trace is written in the background."""
+    return json_response(
+        {"profiling": False, "was_profiling": await request.app[STATE].engine.stop_profile()}
+    )
 
 
 async def reset_prefix_cache(request: web.Request) -> web.Response:

@@ -53,6 +53,8 @@ def build_app(engine: AsyncLLM, config: EngineConfig, options: ServerOptions) ->
             web.post("/tokenize", admin.tokenize),
             web.post("/detokenize", admin.detokenize),
             web.post("/reset_prefix_cache", admin.reset_prefix_cache),
+            web.post("/start_profile", admin.start_profile),
+            web.post("/stop_profile", admin.stop_profile),
         ]
     )
     return app

@@ -107,3 +107,10 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     tokens: list[TokenId]
+
+
+class ProfileRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of ``/start_profile``."""
+
+    num_steps: Int = 50
+    max_seconds: float = 10.0

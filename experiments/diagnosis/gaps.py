@@ -102,7 +102,8 @@ def diagnose_gaps(bundle: RunBundle, vetting: Vetting, baseline: RunBundle | Non
     cause = "starvation" if starved else _CAUSE[phase]
     reason = "its thread waits for a CPU core" if starved else _WORDS[phase]
     part = ns / bubbles.idle
-    confidence: Confidence = "high" if part >= 0.6 or starved else "medium"
+    profiled = "profiled" in bundle.manifest.tags
+    confidence: Confidence = "high" if (part >= 0.6 or starved) and not profiled else "medium"
     return Finding(
         family=FAMILY,
         verdict="finding",
@@ -200,8 +201,8 @@ def _starvation(bundle: RunBundle) -> float | None:
 def _next(cause: str, bundle: RunBundle) -> str:
     if cause == "starvation":
         threads = int(bundle.setting("num_threads", 2))
-        levels = [threads, *(n for n in (threads - 1, threads // 2) if n >= 1)]
-        return sweep_line(bundle, "num_threads", list(dict.fromkeys(levels)) or [1], "itl_p50")
+        fewer = [n for n in (threads - 1, threads // 2) if n >= 1]
+        return sweep_line(bundle, "num_threads", list(dict.fromkeys([threads, *(fewer or [2])])), "itl_p50")
     if cause == "synchronisation":
         interval = int(bundle.setting("stream_interval", 1))
         if bundle.setting("async_scheduling", False):

@@ -15,7 +15,8 @@ from workbench.profiling.kineto import KERNELS, kernels_table, read_trace
 def test_nanoseconds_stay_whole(tmp_path):
     path = tmp_path / "trace.json"
     base = 1_700_000_000_000_000_123
-    fields = '"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 4611686018427387.901, "dur": 0.701'
+    times = '"ts": 4611686018427387.901, "dur": 0.701'
+    fields = f'"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, {times}'
     event = "{" + fields + ', "args": {"device": 0, "stream": 7, "correlation": 3}}'
     path.write_text(f'{{"schemaVersion": 1, "baseTimeNanoseconds": {base}, "traceEvents": [{event}]}}')
     (row,) = read_trace(path, shift_ns=-base).rows
