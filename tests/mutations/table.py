@@ -126,4 +126,116 @@ MUTATIONS: tuple[Mutation, ...] = (
         "self._num_tokens > self._params.min_tokens",
         "True",
     ),
+    Mutation(
+        "the null block is given out",
+        "engine/kv/block_pool.py",
+        "FreeBlockQueue(self.blocks[1:])",
+        "FreeBlockQueue(self.blocks)",
+    ),
+    Mutation(
+        "a shared block is freed with its first holder",
+        "engine/kv/block_pool.py",
+        "            if block.ref_cnt == 0:\n                if block.block_hash is None:",
+        "            if block.ref_cnt >= 0:\n                block.ref_cnt = 0\n"
+        "                if block.block_hash is None:",
+    ),
+    Mutation(
+        "a request's blocks are reused from the head of their chain",
+        "engine/kv/manager.py",
+        "self.pool.release(reversed(table))",
+        "self.pool.release(table)",
+    ),
+    Mutation(
+        "prompt logprobs are asked of cached positions",
+        "engine/request.py",
+        "return self.params.prompt_logprobs is not None",
+        "return False",
+    ),
+    Mutation(
+        "a token sampled for an aborted request is delivered",
+        "engine/scheduler/scheduler.py",
+        "            if request.status is RequestStatus.FINISHED:\n                continue",
+        "            if request.status is RequestStatus.WAITING:\n                continue",
+    ),
+    Mutation(
+        "a long prompt starves those who decode",
+        "engine/scheduler/running_pass.py",
+        "draft.budget - decodes_behind)",
+        "draft.budget)",
+    ),
+    Mutation(
+        "the best running request is preempted instead of the last",
+        "engine/scheduler/running_pass.py",
+        "victim = state.running[-1]",
+        "victim = state.running[0]",
+    ),
+    Mutation(
+        "prompts that run half-way lose the blocks that were promised to them",
+        "engine/scheduler/admission.py",
+        "set_aside = self._watermark_blocks + promised if num_others else 0",
+        "set_aside = self._watermark_blocks if num_others else 0",
+    ),
+    Mutation(
+        "a lone request waits for blocks that nobody will ever free",
+        "engine/scheduler/admission.py",
+        "set_aside = self._watermark_blocks + promised if num_others else 0",
+        "set_aside = self._watermark_blocks + promised + 1",
+    ),
+    Mutation(
+        "a token in flight is computed twice (placeholders not counted)",
+        "engine/scheduler/running_pass.py",
+        "return request.num_tokens + placeholders - request.num_computed_tokens",
+        "return request.num_tokens + 1 - request.num_computed_tokens",
+    ),
+    Mutation(
+        "the sequences of one request share their noise",
+        "engine/frontend/processor.py",
+        "seed = ((params.seed or 0) + index + 2**63)",
+        "seed = ((params.seed or 0) + 2**63)",
+    ),
+    Mutation(
+        "a neighbour's leaving hands its penalties to the next in its row",
+        "engine/sampling/rows.py",
+        "        self.special[row] = constraints is not None or penalties is not None",
+        "        self.special[row] |= constraints is not None or penalties is not None\n"
+        "        self.penalties[row] = penalties or self.penalties[row]",
+    ),
+    Mutation(
+        "logprobs are taken behind the penalties",
+        "engine/sampling/sampler.py",
+        "        token_ids = self._choose(logits, index)\n",
+        "        raw = raw if raw is None else logits[torch.from_numpy(wants_logprobs)]\n"
+        "        token_ids = self._choose(logits, index)\n",
+    ),
+    Mutation(
+        "top_p drops the token that crosses it",
+        "engine/sampling/draw.py",
+        "    before = functional.pad(cdf[:, :-1], (1, 0))",
+        "    before = cdf",
+    ),
+    Mutation(
+        "top_p of a wide row keeps one token too many",
+        "engine/sampling/draw.py",
+        "    count = 1 + int(np.searchsorted(cdf[:-1], limit))",
+        "    count = min(len(falling), 2 + int(np.searchsorted(cdf[:-1], limit)))",
+    ),
+    Mutation(
+        "half a character is shown",
+        "engine/frontend/detokenizer.py",
+        "return self._decoder.decode(self._tokenizer.token_bytes(token_id))",
+        'return self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")',
+    ),
+    Mutation(
+        "a client that leaves is not told to the core",
+        "engine/frontend/async_llm.py",
+        "            if core_ids := self._outputs.remove(live):\n                self._client.abort(core_ids)\n"
+        "            if self._outputs",
+        "            self._outputs.remove(live)\n            if self._outputs",
+    ),
+    Mutation(
+        "an inner id is used again",
+        "engine/frontend/processor.py",
+        'request_id=f"{request_id}#{number}" + (',
+        'request_id=f"{request_id}" + (',
+    ),
 )
