@@ -228,8 +228,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a client that leaves is not told to the core",
         "engine/frontend/async_llm.py",
-        "            if core_ids := self._outputs.remove(live):\n                self._client.abort(core_ids)\n"
-        "            if self._outputs",
+        "            if core_ids := self._outputs.remove(live):\n"
+        "                self._client.abort(core_ids)\n            if self._outputs",
         "            self._outputs.remove(live)\n            if self._outputs",
     ),
     Mutation(

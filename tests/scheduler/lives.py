@@ -1,5 +1,5 @@
-"""Random lives without hypothesis: as in ``test_state_machine.py``, drawn by ``random``, so that the engine is
-what takes the time.
+"""Random lives without hypothesis: as in ``test_state_machine.py``, drawn by ``random``, so that the
+engine is what takes the time.
 
 Every configuration, tiny pools, adds, aborts, resets, every invariant after every step, each request against
 the oracle. What fails is named by the seed of the life.
