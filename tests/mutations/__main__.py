@@ -1,8 +1,8 @@
 """``python -m tests.mutations``: does a test fail for every planted bug? Exit 1 if one survives.
 
 Each mutation is applied to a copy of the tree, and the tests run on that copy until one fails. Before
-that they run on an unchanged copy (number 0): what fails there would prove nothing. It takes about twenty minutes, so
-CI does not run it; the table in ``docs/testing.md`` is its output.
+that they run on an unchanged copy (number 0): what fails there would prove nothing. It takes about
+twenty minutes, so CI does not run it; the table in ``docs/testing.md`` is its output.
 """
 
 from __future__ import annotations
