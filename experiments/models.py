@@ -145,8 +145,7 @@ class Drift(Frozen):
 
 
 class SweepResult(Frozen):
-    """A whole sweep. ``--json`` prints this object (fields ``factor`` ... ``runs`` in docs/experiments.md are a
-    subset)."""
+    """A whole sweep; ``--json`` prints this object, see docs/experiments.md."""
 
     schema_version: int = SWEEP_SCHEMA_VERSION
     id: str
