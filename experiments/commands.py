@@ -32,11 +32,13 @@ def register(app: typer.Typer) -> None:
     from engine.config import EngineConfig
     from engine.server.flags import add_flags
     from experiments.diagnosis.command import diagnose
+    from experiments.gate.command import gate
 
     flags = add_flags(EngineConfig, skip=("seed", "trace_dir", "served_model_name"), panels=("Engine",))
     app.command("sweep")(flags(sweep))
     app.command("factors")(factors)
     app.command("diagnose")(diagnose)
+    app.command("gate")(gate)
 
 
 def factors(

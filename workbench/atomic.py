@@ -24,8 +24,12 @@ def beside(final: Path) -> Iterator[Path]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` atomically, flushed to disk. NaN and infinity are refused: missing is null."""
-    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
+    write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` atomically, flushed to disk."""
     with beside(path) as place, place.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -1,0 +1,1 @@
+"""The performance gate: is one revision of the engine as fast and as right as another?"""
