@@ -40,6 +40,11 @@ class TorchExecutor:
     def num_kv_blocks(self) -> int:
         return self._num_kv_blocks
 
+    @property
+    def backend(self) -> ModelBackend:
+        """What runs the model."""
+        return self._backend
+
     def reset(self) -> None:
         self._batch = InputBatch(*self._sizes)
         self._sampler = Sampler(self._backend.vocab_size, self._sizes[0])

@@ -96,10 +96,8 @@ def _of_run(run: Any) -> dict[str, Any]:
     try:
         stored = json.loads((run.path / PROFILE).read_bytes())
     except (OSError, ValueError):
-        notes = "; ".join(run.manifest.notes)
-        raise InvalidInputError(
-            "trace", run.id, f"a run that was profiled ({notes or 'no profile.json'})"
-        ) from None
+        why = "; ".join(run.manifest.notes) or "no profile.json"
+        raise InvalidInputError("trace", run.id, f"a run that was profiled ({why})") from None
     notes = [note for note in run.manifest.notes if note.startswith(("profile", "py-spy"))]
     return {"source": run.id, "notes": notes, "windows": stored["windows"]}
 

@@ -1,0 +1,273 @@
+"""What watching costs: the step trace, the telemetry poller, the timeline export.
+
+python -m benchmarks.trace_cost micro      time of recording one step; drops at 500 steps/s
+python -m benchmarks.trace_cost trace      real engine at concurrency 16, trace on against off, ABBA
+python -m benchmarks.trace_cost telemetry  the same with the CPU poller (a process of its own) on against off
+python -m benchmarks.trace_cost export     1 million events to Perfetto, with peak memory
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.clock import MonotonicClock
+from engine.config import EngineConfig
+from engine.core.core import EngineCore
+from engine.executor.factory import create_executor
+from engine.messages import EngineCoreRequest
+from engine.sampling_params import SamplingParams
+from engine.trace.recorder import NullRecorder, TraceRecorder
+from engine.trace.records import STEP_COLUMNS
+from engine.trace.tables import STEPS
+from engine.trace.writer import TraceWriter
+from workbench.collectors.cpu import CpuSampler
+from workbench.manifest import Manifest, TargetInfo
+from workbench.records import CHUNKS, REQUESTS
+from workbench.runstore import Run
+from workbench.timeline.perfetto import export
+
+CONCURRENCY, PROMPT, OUTPUT = 16, 64, 32
+
+
+def micro() -> dict[str, float]:
+    """Median ns of what the step thread does for one step's row: five more clock readings, build, put."""
+    tail = tuple("queue_empty" if kind == "string" else 1 for _, kind in STEP_COLUMNS[7:])
+    now = MonotonicClock().now_ns
+    with tempfile.TemporaryDirectory() as folder:
+        trace = TraceWriter(folder)
+        times = []
+        for number in range(20_000):
+            begin = time.perf_counter_ns()
+            now(), now(), now(), now(), now()
+            trace.record_step((number, 1, 2, 3, 4, 5, 6, *tail))
+            times.append(time.perf_counter_ns() - begin)
+            if number % 50 == 0:
+                time.sleep(0.001)
+        trace.close()
+        steady = TraceWriter(Path(folder) / "steady")
+        due = time.perf_counter()
+        for number in range(2_500):  # 5 s at 500 steps/s, with 16 events each
+            steady.record_step((number, 1, 2, 3, 4, 5, 6, *tail))
+            for _ in range(16):
+                steady.record_event((number, "external", "core", "scheduled", number, 1, 0, None))
+            due += 0.002
+            time.sleep(max(0.0, due - time.perf_counter()))
+        steady.close()
+        dropped = steady.num_dropped
+    times.sort()
+    return {"median_us": times[len(times) // 2] / 1e3, "p99_us": times[int(0.99 * len(times))] / 1e3,
+            "dropped_at_500_steps_s": dropped}  # fmt: skip
+
+
+class Rates(NamedTuple):
+    """Output tokens per second, and per second of this process's CPU time (all its threads): the second is
+    quiet on a machine that others use, too.
+    """
+
+    wall: float
+    cpu: float
+
+
+def throughput(core: EngineCore, seed: int) -> Rates:
+    """16 requests that run together."""
+    rng = random.Random(seed)
+    for i in range(CONCURRENCY):
+        core.add_request(
+            EngineCoreRequest(
+                request_id=f"{seed}-{i}",
+                external_id=f"{seed}-{i}",
+                prompt_token_ids=[rng.randrange(1, 40_000) for _ in range(PROMPT)],
+                params=SamplingParams(max_tokens=OUTPUT, ignore_eos=True),
+                eos_token_ids=[],
+                arrival_ns=0,
+            )
+        )
+    begin, cpu = time.perf_counter(), time.process_time()
+    while core.has_work():
+        core.step()
+    tokens = CONCURRENCY * OUTPUT
+    return Rates(tokens / (time.perf_counter() - begin), tokens / (time.process_time() - cpu))
+
+
+Make = Callable[[bool], AbstractContextManager[EngineCore]]
+
+
+def compare(pairs: int, make: Make) -> dict[str, float]:
+    """ABBA over ``pairs`` of pairs; ``make(on)`` gives the core to measure."""
+    found: dict[bool, list[Rates]] = {False: [], True: []}
+    for pair in range(pairs):
+        order = (False, True, True, False) if pair % 2 == 0 else (True, False, False, True)
+        for place, watched in enumerate(order):
+            with make(watched) as core:
+                found[watched].append(throughput(core, 4 * pair + place))
+    result: dict[str, float] = {
+        "runs": len(found[True]),
+        "off_tok_s": statistics.fmean(r.wall for r in found[False]),
+    }
+    for name in Rates._fields:
+        ratios = [
+            math.log(getattr(a, name) / getattr(b, name))
+            for a, b in zip(found[True], found[False], strict=True)
+        ]
+        middle, error = statistics.fmean(ratios), 1.96 * statistics.stdev(ratios) / math.sqrt(len(ratios))
+        result |= {
+            f"{name}_change_percent": 100 * math.expm1(middle),
+            f"{name}_low_percent": 100 * math.expm1(middle - error),
+            f"{name}_high_percent": 100 * math.expm1(middle + error),
+        }
+    return result
+
+
+def trace(pairs: int, threads: int) -> dict[str, float]:
+    """The whole engine below the front end, with and without a writer."""
+    config = EngineConfig.create(num_threads=threads, enable_prefix_caching=False)
+    executor, info = create_executor(config)
+    config = config.model_copy(update={"max_model_len": info.max_model_len})
+
+    @contextmanager
+    def make(watched: bool) -> Iterator[EngineCore]:
+        with tempfile.TemporaryDirectory() as folder:
+            recorder: TraceRecorder = TraceWriter(folder) if watched else NullRecorder()
+            executor.reset()
+            yield EngineCore.create(config, executor, MonotonicClock(), recorder)
+            recorder.close()
+
+    with make(False) as core:
+        throughput(core, -1)  # warm
+    return compare(pairs, make)
+
+
+def telemetry(pairs: int, threads: int) -> dict[str, float]:
+    """A poller in another process watches this one at its default rate, or nobody does."""
+    config = EngineConfig.create(num_threads=threads, enable_prefix_caching=False)
+    executor, info = create_executor(config)
+    config = config.model_copy(update={"max_model_len": info.max_model_len})
+    context = multiprocessing.get_context("spawn")
+
+    @contextmanager
+    def make(watched: bool) -> Iterator[EngineCore]:
+        stop = context.Event()
+        poller = context.Process(target=_poll, args=(os.getpid(), stop)) if watched else None
+        if poller is not None:
+            poller.start()
+            time.sleep(2.5)  # it imports first
+        executor.reset()
+        yield EngineCore.create(config, executor, MonotonicClock(), NullRecorder())
+        if poller is not None:
+            stop.set()
+            poller.join()
+
+    with make(False) as core:
+        throughput(core, -1)
+    return compare(pairs, make)
+
+
+def _poll(pid: int, stop: object) -> None:
+    with CpuSampler(lambda: [pid]):
+        stop.wait()  # type: ignore[attr-defined]
+
+
+def big_export(count: int = 1_000_000) -> dict[str, float]:
+    """Mostly chunks, as in a long run: 2,000 requests, 20,000 steps with phases and counters. The export runs
+    in a process of its own, so that its memory can be seen.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _big_run(Path(folder), count)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.apply(_export_there, (folder,))
+
+
+def _export_there(folder: str) -> dict[str, float]:
+    path, process, done = Path(folder), psutil.Process(), threading.Event()
+    before = peak = process.memory_info().rss
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.01):
+            peak = max(peak, process.memory_info().rss)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    begin = time.perf_counter()
+    manifest = Manifest(id="big", created="", target=TargetInfo(kind="attach"))
+    events = export(Run(path, manifest), path / "trace.json")
+    seconds = time.perf_counter() - begin
+    done.set()
+    watcher.join()
+    return {
+        "events": events,
+        "seconds": seconds,
+        "file_mb": (path / "trace.json").stat().st_size / 1e6,
+        "memory_mb": (peak - before) / 1e6,
+    }
+
+
+def _big_run(path: Path, count: int) -> None:
+    start = 10**12
+    requests = []
+    for i in range(2_000):
+        sent = start + i * 30_000_000
+        row = {
+            "request_id": f"r{i}",
+            "index": i,
+            "phase": "measure",
+            "group": "g",
+            "status": "ok",
+            "sent_ns": sent,
+        }
+        requests.append(row | {"first_token_ns": sent + 10**8, "last_token_ns": sent + 2 * 10**9})
+    pq.write_table(pa.Table.from_pylist(requests, schema=REQUESTS), path / "requests.parquet")
+    steps = []
+    for i in range(20_000):
+        row = dict.fromkeys(STEPS.schema.names, 1)
+        row |= {"step_id": i, "admission_stop": "queue_empty", "num_preempted": 0}
+        row |= {name: start + i * 3_000_000 + 500_000 * k for k, name in enumerate(STEPS.schema.names[1:7])}
+        steps.append(row)
+    pq.write_table(pa.Table.from_pylist(steps, schema=STEPS.schema), path / "steps.parquet")
+    left = count - 20_000 * 9 - 2_000 * 3
+    owner = np.arange(left) % 2_000
+    chunks = {
+        "request_id": pa.array([f"r{i}" for i in owner]),
+        "recv_ns": pa.array(start + owner * 30_000_000 + 10**8 + np.arange(left) * 37),
+        "kind": pa.array(["content"] * left),
+        "n_tokens": pa.array(np.ones(left, np.int32)),
+        "n_tokens_source": pa.array(["token_ids"] * left),
+    }
+    pq.write_table(pa.table(chunks, schema=CHUNKS), path / "chunks.parquet", row_group_size=65_536)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=["micro", "trace", "telemetry", "export"])
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    found = {
+        "micro": micro,
+        "export": big_export,
+        "trace": lambda: trace(arguments.pairs, arguments.threads),
+        "telemetry": lambda: telemetry(arguments.pairs, arguments.threads),
+    }[arguments.what]()
+    print(json.dumps({key: round(value, 3) for key, value in found.items()}))
+
+
+if __name__ == "__main__":
+    main()
