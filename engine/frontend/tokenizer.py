@@ -64,8 +64,9 @@ class Tokenizer:
         Raises:
             InvalidInputError: ``text`` isn't valid Unicode (lone surrogates).
         """
-        try:
-            return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        try:  # a batch of one, because only encode_batch lets other threads run meanwhile
+            (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            return list(encoding.ids)
         except (TypeError, UnicodeEncodeError):
             raise InvalidInputError("prompt", text[:40], "text of valid Unicode characters") from None
 

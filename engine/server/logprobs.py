@@ -105,7 +105,9 @@ class CompletionLogprobs:
 
 
 def prompt_logprobs(positions: Sequence[Sequence[Logprob] | None]) -> list[dict[str, Any] | None]:
-    """vLLM's ``prompt_logprobs``: per prompt token a map from token id to logprob, rank and text."""
+    """vLLM's ``prompt_logprobs``: per prompt token a map from token id to logprob, rank and text, and beside
+    them the token's bytes, as in chat logprobs.
+    """
     return [
         None
         if entries is None
@@ -114,6 +116,7 @@ def prompt_logprobs(positions: Sequence[Sequence[Logprob] | None]) -> list[dict[
                 "logprob": finite(entry.logprob),
                 "rank": entry.rank,
                 "decoded_token": entry.decoded,
+                "bytes": list(entry.token_bytes),
             }
             for entry in reversed(entries)
         }

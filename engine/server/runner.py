@@ -44,6 +44,8 @@ def run(config: EngineConfig, options: ServerOptions, start_engine: StartEngine 
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    # What a handler raises we log ourselves; what is left are tracebacks about what clients send.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(serve(config, options, start_engine))

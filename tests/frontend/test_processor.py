@@ -36,6 +36,15 @@ def test_bad_prompts(prompt: Any) -> None:
         assert caught.value.field == "prompt"
 
 
+def test_a_text_far_too_long_is_refused_before_it_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = processor(max_model_len=50)
+    longest = 50 * ByteTokenizer.longest_token
+    monkeypatch.setattr(inputs.tokenizer, "encode", lambda text, **_: list(b"few"))
+    assert inputs.process("x" * (longest - 1), SamplingParams(), "r").prompt_token_ids == list(b"few")
+    with pytest.raises(InvalidInputError, match=f"prompt='{longest} characters': at most 49 tokens"):
+        inputs.process("x" * longest, SamplingParams(), "r")
+
+
 def test_inner_ids_are_never_reused_and_outer_ones_kept() -> None:
     inputs = processor()
     seen = set()

@@ -219,7 +219,7 @@ async def test_prompt_logprobs(client: AsyncOpenAI) -> None:
     answer = await client.completions.create(model="fake", prompt="hi", extra_body={"prompt_logprobs": 2})
     logprobs = answer.choices[0].model_extra["prompt_logprobs"]
     assert logprobs[0] is None
-    assert logprobs[1]["105"] == {"logprob": -0.5, "rank": 1, "decoded_token": "i"}
+    assert logprobs[1]["105"] == {"logprob": -0.5, "rank": 1, "decoded_token": "i", "bytes": [105]}
     assert set(logprobs[1]) == {"105", "65", "66"}
 
 
