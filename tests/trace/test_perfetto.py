@@ -17,6 +17,7 @@ from engine.errors import InvalidInputError
 from tests.diagnosis.cases import CASES, HEALTHY
 from tests.diagnosis.test_command import store
 from tests.trace.schema import check_trace
+from workbench.cli import main
 from workbench.records import CHUNKS
 from workbench.runstore import RunStore
 from workbench.timeline.chrome_trace import Lanes
@@ -160,3 +161,22 @@ def test_lanes_never_overlap_and_are_as_few_as_can_be(spans):
         last[lane] = max(end, start + 1)
     most = max((sum(a <= t < max(b, a + 1) for a, b in spans) for t in range(72)), default=0)
     assert lanes.count == most
+
+
+def test_the_command_writes_it(tmp_path, capsys):
+    run = run_of(tmp_path, HEALTHY)
+    out = tmp_path / "timeline.json.gz"
+    command = [
+        "runs",
+        "export",
+        run.id,
+        "--format",
+        "perfetto",
+        "--out",
+        str(out),
+        "--runs-dir",
+        str(tmp_path),
+    ]
+    assert main(command) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    check_trace(load(out))
