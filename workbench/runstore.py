@@ -33,6 +33,7 @@ DEFAULT_ROOT = "runs"
 ROOT_VARIABLE = "WORKBENCH_RUNS"
 MANIFEST = "manifest.json"
 METRICS = "metrics.json"
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -194,6 +195,31 @@ class RunStore:
                 continue
             return RunWriter(final, manifest)
         raise RunCorruptError(f"{self.root}: no free name for a new run")
+
+    def adopt(self, files: dict[str, bytes]) -> Run:
+        """Take in a run that was exported elsewhere: ``files`` by name, a manifest among them.
+
+        Raises:
+            RunCorruptError: its manifest can't be read.
+            InvalidInputError: a run of its id is here already, or the id is no folder's name.
+        """
+        self._make_root()
+        temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
+        try:
+            temporary.chmod(0o755)
+            for name, data in files.items():
+                (temporary / name).write_bytes(data)
+            manifest = _load_manifest(temporary)
+            if not _RUN_NAME.fullmatch(manifest.id):
+                raise InvalidInputError("id", manifest.id, "letters, digits, _ and - (a folder's name)")
+            final = self.root / manifest.id
+            if final.exists():
+                raise InvalidInputError("id", manifest.id, f"a run that {self.root} does not hold yet")
+            temporary.rename(final)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return Run(final, manifest)
 
     def list(self) -> list[RunInfo]:
         """All runs, oldest first. A run that can't be read has ``error``; other folders are passed over."""

@@ -162,6 +162,9 @@ def bench(
     save_detailed: Annotated[
         bool, typer.Option("--save-detailed", help="With the arrays per request.", rich_help_panel=_OUTPUT)
     ] = False,
+    metric_percentiles: Annotated[
+        str, typer.Option(help="Percentiles in that JSON, e.g. 50,95,99.9.", rich_help_panel=_OUTPUT)
+    ] = "99",
     result_dir: Annotated[Path, typer.Option(help="Where that JSON goes.", rich_help_panel=_OUTPUT)] = Path(),
     result_filename: Annotated[str | None, typer.Option(help="Its name.", rich_help_panel=_OUTPUT)] = None,
     runs_dir: Annotated[
@@ -174,13 +177,27 @@ def bench(
             "--json", help="One JSON object on stdout, all else on stderr.", rich_help_panel=_OUTPUT
         ),
     ] = False,
+    self_test: Annotated[
+        bool,
+        typer.Option(
+            "--self-test",
+            help="Print this machine's own card as a load generator, and measure nothing else.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
     progress: Annotated[bool, typer.Option(help="Show a live line.", rich_help_panel=_OUTPUT)] = True,
     **settings: Any,
 ) -> None:
     """Measure one run: start or attach a server, send a workload, store a bundle, print what it did."""
+    if self_test:
+        from workbench.commands import selftest
+
+        selftest.self_test(as_json)
+        return
     from workbench.commands.dataset import ClientFlags, TrafficFlags
     from workbench.commands.request import BenchFlags, make_spec
     from workbench.commands.run import run_and_show
+    from workbench.exchange.vllm import parse_percentiles
     from workbench.profiling.flags import ProfileFlags, profile_window
     from workbench.runstore import RunStore
 
@@ -188,6 +205,7 @@ def bench(
         {name: settings.pop(name) for name in model.model_fields if name in settings}
         for model in (TrafficFlags, ClientFlags, ProfileFlags)
     )
+    percentiles = parse_percentiles(metric_percentiles)
     if engine_seed is not None:
         settings["seed"] = engine_seed
     spec = make_spec(
@@ -231,9 +249,11 @@ def bench(
     )
     run, code = run_and_show(spec, RunStore(runs_dir), live=progress)
     if save_result or save_detailed:
-        from workbench.export import save_vllm_result
+        from workbench.exchange.vllm import save_vllm_result
 
-        path = save_vllm_result(run, result_dir, result_filename, detailed=save_detailed)
+        path = save_vllm_result(
+            run, result_dir, result_filename, detailed=save_detailed, percentiles=percentiles
+        )
         typer.echo(f"result: {path}", err=True)
     if as_json:
         metrics = run.metrics() or {}

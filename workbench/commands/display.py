@@ -86,6 +86,7 @@ def summary_view(run: Run) -> Group:
     groups = metrics.get("groups") or {}
     if len(groups) > 1:
         parts += [_latency_table(part["latency"], f"{name}, ms", brief=True) for name, part in groups.items()]
+    parts += [text for text in (_steady(metrics), _workload_notes(run)) if text is not None]
     return Group(*parts, *_footer(metrics))
 
 
@@ -118,6 +119,35 @@ def _latency_table(latency: dict[str, Any], title: str, brief: bool = False) -> 
         cells = [_show(summary[c]) + ("?" if c == "p99" and summary["p99_flagged"] else "") for c in _COLUMNS]
         table.add_row(name, *cells, str(summary["n"]), interval)
     return table
+
+
+def _steady(metrics: dict[str, Any]) -> Text | None:
+    """The window without ramp and drain, or why there is none."""
+    steady = metrics.get("steady")
+    if not steady:
+        return None
+    if not steady["found"]:
+        return Text(f"no steady window: {steady['reason']}", style="dim")
+    rates, latency = steady["throughput"], steady["latency"]
+    low, high = rates["output_tok_s_ci"]
+    return Text(
+        f"steady for {steady['window']['duration_s']:.1f} s of {metrics['window']['duration_s']:.1f} s "
+        f"({steady['requests']} requests): output {_show(rates['output_tok_s'])} tok/s "
+        f"[{_show(low)}, {_show(high)}], {_show(rates['request_s'])} requests/s, "
+        f"{steady['mean_concurrency']:.1f} in flight, ttft p50 {_show(latency['ttft']['p50'])} ms, "
+        f"itl p50 {_show(latency['itl']['p50'])} ms"
+    )
+
+
+def _workload_notes(run: Run) -> Text | None:
+    """Rows of a trace that were dropped or cut, conversations left out."""
+    notes = run.manifest.load.get("workload_notes")
+    if not isinstance(notes, dict):
+        return None
+    trace = notes.get("trace")
+    flat = {**notes, **(trace if isinstance(trace, dict) else {})}
+    shown = ", ".join(f"{k} {v}" for k, v in flat.items() if k not in ("trace", "file_sha256"))
+    return Text(f"workload: {shown}") if shown else None
 
 
 def _footer(metrics: dict[str, Any]) -> list[Text]:

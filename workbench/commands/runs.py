@@ -1,4 +1,4 @@
-"""``workbench runs list|show|rm``: the run store on the command line."""
+"""``workbench runs list|show|rm|export|import``: the run store on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="List, show and remove stored runs.")
+app = typer.Typer(no_args_is_help=True, help="List, show, remove, export and import stored runs.")
 
 RunsDir = Annotated[Path | None, typer.Option(help="Run store (default: $WORKBENCH_RUNS, else runs/).")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -88,6 +88,50 @@ def remove(
     for run in runs:
         store.remove(run)
         typer.echo(f"removed {run}", err=True)
+
+
+@app.command("export")
+def export(
+    run: Annotated[str, typer.Argument(help="Id, the beginning of one, or folder.")],
+    out: Annotated[
+        Path | None, typer.Option(help="File (aiperf: folder); default: a name in the current folder.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(help="bundle (all of it, as .tar.gz), vllm, guidellm, aiperf, csv or perfetto.")
+    ] = "bundle",
+    runs_dir: RunsDir = None,
+) -> None:
+    """Write a run for another tool, or whole for another machine."""
+    from engine.errors import InvalidInputError
+    from workbench.exchange.files import FORMATS, export_run
+    from workbench.runstore import RunStore
+
+    if format not in FORMATS:
+        raise InvalidInputError("format", format, f"one of {', '.join(FORMATS)}")
+    path = export_run(RunStore(runs_dir).open(run), format, out)
+    typer.echo(str(path))
+
+
+@app.command("import")
+def import_(
+    file: Annotated[
+        Path, typer.Argument(help="Bundle, or a result of vllm bench serve, GuideLLM, AIPerf, or our CSV.")
+    ],
+    benchmark: Annotated[int, typer.Option(min=0, help="Which benchmark of a GuideLLM report.")] = 0,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store a run that was measured elsewhere; what its format does not tell stays unknown."""
+    from workbench.exchange.files import import_file
+    from workbench.runstore import RunStore
+
+    run = import_file(file, RunStore(runs_dir), benchmark)
+    if as_json:
+        typer.echo(json.dumps({"run": run.id, "notes": run.manifest.notes}))
+        return
+    for note in run.manifest.notes:
+        typer.echo(note, err=True)
+    typer.echo(run.id)
 
 
 def _row(info: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from workbench.metrics.goodput import goodput
 from workbench.metrics.latency import Latencies
 from workbench.metrics.load import load_metrics
 from workbench.metrics.stats import summary
+from workbench.metrics.steady import steady_state
 from workbench.metrics.validity import validity
 from workbench.slo import Slo
 
@@ -64,6 +65,7 @@ def compute_metrics(
         "goodput": None if slo is None else goodput(slo, rows.ok, latencies, duration_s),
         "counts": counts,
         "load": load,
+        "steady": steady_state(rows, events, latencies),
         "client": dict(client or {}),
         "groups": {
             name: _group(rows, events, latencies, slo, duration_s, rows.in_group(name))

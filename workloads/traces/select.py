@@ -21,10 +21,8 @@ def select(rows: TraceRows, source: TraceSource, max_rows: int | None = None) ->
         WorkloadError: nothing is left.
     """
     rows = replace(rows, counts=dict(rows.counts))
-    for name, wanted, column in (
-        ("model", source.model, rows.model),
-        ("log_type", source.log_type, rows.log_type),
-    ):
+    for name, wanted in (("model", source.model), ("log_type", source.log_type)):
+        column = getattr(rows, name)
         if wanted is not None:
             if column is None:
                 raise WorkloadError(name, wanted, f"left out: {source.path} has no such column")
