@@ -7,7 +7,7 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from engine.server.errors import ApiError, bad_request
@@ -32,6 +32,11 @@ async def read_struct(request: web.Request, struct_type: type[T]) -> T:
     if request.content_type != "application/json":
         raise ApiError(
             415, f"content-type {request.content_type}: send application/json", code="unsupported_media_type"
+        )
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity")
+    if encoding.lower() != "identity":
+        raise ApiError(
+            415, f"content-encoding {encoding!r:.80}: send the body as it is", code="unsupported_encoding"
         )
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):

@@ -113,7 +113,13 @@ async def _serve_engine(
     began: float,
 ) -> int:
     app = build_app(engine, config, options)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=ABORT_GRACE_S)
+    runner = web.AppRunner(
+        app,
+        handler_cancellation=True,
+        auto_decompress=False,  # kilobytes that unpack to hundreds of megabytes would hold up every stream
+        access_log=None,
+        shutdown_timeout=ABORT_GRACE_S,
+    )
     await runner.setup()
     try:
         site = web.SockSite(runner, listener, backlog=LISTEN_BACKLOG)

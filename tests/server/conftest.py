@@ -30,7 +30,7 @@ async def server(engine: FakeEngine, options: ServerOptions) -> AsyncIterator[Te
     server = TestServer(
         build_app(engine, engine.config, options)
     )  # cancels handlers of gone clients, as the runner does
-    await server.start_server()
+    await server.start_server(auto_decompress=False)
     yield server
     engine.released.set()
     await server.close()

@@ -252,12 +252,12 @@ async def test_not_json(http: aiohttp.ClientSession, raw: bytes) -> None:
     assert error["code"] == "invalid_json"
 
 
-@pytest.mark.parametrize("coding", ["deflate", "gzip"])
-async def test_a_damaged_encoding(http: aiohttp.ClientSession, engine: FakeEngine, coding: str) -> None:
-    headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+@pytest.mark.parametrize("encoding", ["deflate", "gzip", "br", "x" * 500, "gzip, gzip"])
+async def test_compressed_bodies(http: aiohttp.ClientSession, engine: FakeEngine, encoding: str) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
     async with http.post("v1/completions", data=b"abcdef", headers=headers) as response:
-        error = await _check(response, 400, None)
-    assert error["code"] == "invalid_body"
+        error = await _check(response, 415, None)
+    assert error["code"] == "unsupported_encoding"
     assert engine.submitted == []
 
 
