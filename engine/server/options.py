@@ -18,7 +18,7 @@ class ServerOptions(BaseModel):
         None, min_length=1, description="Require this key (Authorization: Bearer KEY)."
     )
     max_body_bytes: int = Field(
-        16 << 20, ge=1024, description="Largest request body; a bigger one is refused with 413."
+        4 << 20, ge=1024, description="Largest request body; a bigger one is refused with 413."
     )
     drain_timeout_s: float = Field(
         30.0, ge=0.0, le=3600.0, description="On SIGTERM, seconds that running requests get to finish."

@@ -194,11 +194,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         "seed = ((params.seed or 0) + 2**63)",
     ),
     Mutation(
-        "a neighbour's leaving hands its penalties to the next in its row",
-        "engine/sampling/rows.py",
-        "        self.special[row] = constraints is not None or penalties is not None",
-        "        self.special[row] |= constraints is not None or penalties is not None\n"
-        "        self.penalties[row] = penalties or self.penalties[row]",
+        "penalties fall on the row of a neighbour",
+        "engine/sampling/penalties.py",
+        "penalties.ids + place * vocab_size for place, penalties in penalised",
+        "penalties.ids + i * vocab_size for i, (_, penalties) in enumerate(penalised)",
     ),
     Mutation(
         "logprobs are taken behind the penalties",
