@@ -43,6 +43,10 @@ def export_revision(repository: Path, revision: str, folder: Path) -> str:
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        raise Unusable(
+            f"git archive {revision}: {type(error).__name__}: an empty tree has no baseline"
+        ) from None
     finally:
         archive.unlink(missing_ok=True)
     return commit

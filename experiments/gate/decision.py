@@ -42,18 +42,23 @@ class Rule:
     pass_alpha: float = PASS_ALPHA
 
 
-def decide(samples: Mapping[str, Sequence[float] | Floats], rule: Rule) -> tuple[GateVerdict, list[Finding]]:
+def decide(
+    samples: Mapping[str, Sequence[float] | Floats], rule: Rule, *, describe: bool = True
+) -> tuple[GateVerdict, list[Finding]]:
     """The answer at one look.
 
     Args:
         samples: per metric, ln(head / base) of each pair, more is worse; all of the same length.
+        describe: add intervals and the smallest effect that would have been seen; no verdict needs them.
 
     Returns:
         PASS, FAIL or INCONCLUSIVE (more pairs may tell), and a finding per metric.
     """
-    findings = [
-        _judge(name, np.asarray(logs, dtype=np.float64), len(samples), rule) for name, logs in samples.items()
-    ]
+    findings = []
+    for name, sample in samples.items():
+        logs = np.asarray(sample, dtype=np.float64)
+        finding = _judge(name, logs, len(samples), rule)
+        findings.append(_describe(finding, logs, len(samples), rule) if describe else finding)
     verdicts = {finding.verdict for finding in findings}
     if GateVerdict.FAIL in verdicts:
         return GateVerdict.FAIL, findings
@@ -65,28 +70,31 @@ def decide(samples: Mapping[str, Sequence[float] | Floats], rule: Rule) -> tuple
 def _judge(name: str, logs: Floats, metrics: int, rule: Rule) -> Finding:
     p_slower = upper_signed_rank_p(logs - math.log1p(rule.tolerated))
     p_not_slower = upper_signed_rank_p(math.log1p(rule.excluded) - logs)
-    middle = float(np.median(logs))
     bound = rule.fail_alpha / len(rule.looks) / metrics
     verdict, text = GateVerdict.INCONCLUSIVE, "the pairs can't tell"
-    if p_slower <= bound and middle >= math.log1p(rule.relevant):
-        verdict, text = (
-            GateVerdict.FAIL,
-            f"more than {rule.tolerated:.0%} slower (p = {p_slower:.2g} <= {bound:.2g})",
-        )
+    if p_slower <= bound and float(np.median(logs)) >= math.log1p(rule.relevant):
+        verdict = GateVerdict.FAIL
+        text = f"more than {rule.tolerated:.0%} slower (p = {p_slower:.2g} <= {bound:.2g})"
     elif p_not_slower <= rule.pass_alpha:
         verdict, text = GateVerdict.PASS, f"not {rule.excluded:.0%} slower (p = {p_not_slower:.2g})"
+    return Finding(name=name, verdict=verdict, p_slower=p_slower, p_not_slower=p_not_slower, text=text)
+
+
+def _describe(finding: Finding, logs: Floats, metrics: int, rule: Rule) -> Finding:
     estimate = interval(logs)
-    mde = (
-        minimum_detectable_effect(float(np.std(logs, ddof=1)), len(logs), alpha=2 * bound)
-        if len(logs) > 1
-        else None
+    point = estimate.point if estimate else (float(np.median(logs)) if logs.size else math.nan)
+    effect = None
+    if logs.size > 1:
+        alpha = 2 * rule.fail_alpha / len(rule.looks) / metrics
+        effect = minimum_detectable_effect(float(np.std(logs, ddof=1)), logs.size, alpha=alpha)
+    return finding.model_copy(
+        update={
+            "ratio": _exp(point),
+            "low": _exp(estimate.low) if estimate else None,
+            "high": _exp(estimate.high) if estimate else None,
+            "mde": None if effect is None else (1.0 + effect) * (1.0 + rule.tolerated) - 1.0,
+        }
     )
-    return Finding(
-        name=name, verdict=verdict, ratio=math.exp(estimate.point if estimate else middle),
-        low=_exp(estimate.low) if estimate else None, high=_exp(estimate.high) if estimate else None,
-        p_slower=p_slower, p_not_slower=p_not_slower, text=text,
-        mde=None if mde is None else (1.0 + mde) * (1.0 + rule.tolerated) - 1.0,
-    )  # fmt: skip
 
 
 def _exp(x: float) -> float | None:
@@ -105,18 +113,14 @@ def upper_signed_rank_p(values: Floats) -> float:
     order = np.argsort(sizes, kind="stable")
     ranks = np.empty(values.size)
     ranks[order] = np.arange(1, values.size + 1)
-    for size in np.unique(sizes[_repeated(sizes)]):
+    ordered = sizes[order]
+    for size in np.unique(ordered[1:][ordered[1:] == ordered[:-1]]):
         same = sizes == size
         ranks[same] = ranks[same].mean()
     positive = float(ranks[values > 0].sum() + 0.5 * ranks[values == 0].sum())
     # P(W >= w) = P(W <= n(n+1)/2 - w) by symmetry; a half rank counts against the claim.
     total = values.size * (values.size + 1) // 2
     return float(_cumulative(values.size)[min(total, math.ceil(total - positive))])
-
-
-def _repeated(sizes: Floats) -> NDArray[np.bool_]:
-    _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
-    return np.asarray(counts[inverse] > 1)
 
 
 @lru_cache(maxsize=64)

@@ -157,7 +157,7 @@ def play(
         )
         logs = second - first + math.log1p(slower)
         for look in rule.looks:
-            verdict, _ = decide({n: logs[i, :look] for i, n in enumerate(names)}, rule)
+            verdict, _ = decide({n: logs[i, :look] for i, n in enumerate(names)}, rule, describe=False)
             if verdict is not GateVerdict.INCONCLUSIVE:
                 failed += verdict is GateVerdict.FAIL
                 break
