@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -31,12 +28,14 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this package to ``app``."""
     from engine.config import EngineConfig
     from engine.server.flags import add_flags
+    from experiments.capacity.command import capacity
     from experiments.diagnosis.command import diagnose
     from experiments.gate.command import gate
 
     flags = add_flags(EngineConfig, skip=("seed", "trace_dir", "served_model_name"), panels=("Engine",))
     app.command("sweep")(flags(sweep))
     app.command("factors")(factors)
+    app.command("capacity")(flags(capacity))
     app.command("diagnose")(diagnose)
     app.command("gate")(gate)
 
@@ -182,17 +181,19 @@ def _refuse_changes(given: dict[str, Any]) -> None:
 
 
 def _start(spec: SweepSpec, runs_dir: Path | None) -> SweepResult:
+    from experiments.interrupts import terminated_is_interrupted
     from experiments.session import start_sweep
 
-    with _terminated_is_interrupted():
+    with terminated_is_interrupted():
         return start_sweep(spec, runs_dir)
 
 
 def _resume(name: str, budget: str | None, runs_dir: Path | None) -> SweepResult:
+    from experiments.interrupts import terminated_is_interrupted
     from experiments.session import resume_sweep
     from experiments.spec import parse_duration
 
-    with _terminated_is_interrupted():
+    with terminated_is_interrupted():
         return resume_sweep(name, parse_duration(budget) if budget is not None else None, runs_dir)
 
 
@@ -226,24 +227,6 @@ def _finish(result: SweepResult, as_json: bool) -> NoReturn:
             f"error: {result.invalid_reasons[0] if result.invalid_reasons else result.status}", err=True
         )
     raise typer.Exit(code)
-
-
-@contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does: the target is stopped and what was measured is kept."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        # By way of SIGINT, so that a running event loop handles it as it handles Ctrl-C. A process started in
-        # the background has SIGINT ignored: then there is nobody to hand it to.
-        if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL, None):
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _fail(message: str) -> NoReturn:

@@ -1,0 +1,1 @@
+"""The highest rate at which a target still meets its objectives."""
