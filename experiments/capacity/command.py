@@ -160,8 +160,8 @@ def make_capacity_spec(
         server_command(target, model, settings, {})
     return CapacitySpec(
         slo=str(parse_slo(text, "slo")), target_ratio=parse_share("target-ratio", target_ratio),
-       
-        lowest=lowest, highest=highest, tolerance=parse_share("tolerance", tolerance), seconds=seconds, max_runs=max_runs,
+        lowest=lowest, highest=highest, tolerance=parse_share("tolerance", tolerance),
+        seconds=seconds, max_runs=max_runs,
         budget_s=parse_duration(budget) if budget is not None else None, workload=workload,
         workload_spec=found.model_dump(mode="json"),
         seed=seed if seed is not None else secrets.randbelow(2**31), model=model, engine=settings,

@@ -17,7 +17,7 @@ from workbench.atomic import write_json
 from workbench.manifest import utc_now
 
 CAPACITY_FILE = "capacity.json"
-MOST_IN_VAIN = 3
+MOST_IN_VAIN = 5
 """Runs one after the other that do not count, before the search gives up."""
 BELOW, ABOVE = 0.1, 2.5
 """Range of the search, in shares of the pace of a closed loop, when the user gives none."""
@@ -101,7 +101,7 @@ class Capacity:
             else:
                 in_vain += 1
                 if in_vain >= MOST_IN_VAIN:
-                    return "failed"
+                    return "budget" if search.answer().where == "rate" else "failed"
             self._write("running", search.answer(), start)
         return "complete"
 
@@ -131,7 +131,8 @@ def answer_text(spec: CapacitySpec, answer: Answer, low: float | None, high: flo
     """One sentence."""
     goal = f"{spec.target_ratio:.0%} of the requests within {spec.slo}"
     if answer.where == "rate" and answer.rate is not None:
-        return f"{goal}: up to {answer.rate:.4g} requests/s [{answer.low:.4g}, {answer.high:.4g}] on {spec.workload}"
+        span = f"{answer.rate:.4g} requests/s [{answer.low:.4g}, {answer.high:.4g}]"
+        return f"{goal}: up to {span} on {spec.workload}"
     if answer.where == "below the lowest tried":
         return f"{goal}: not even at the lowest rate tried, {low:.4g} requests/s"
     if answer.where == "above the highest tried":

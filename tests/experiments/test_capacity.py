@@ -150,7 +150,7 @@ def test_runs_that_do_not_count_are_kept_and_end_a_search_in_vain(tmp_path: Path
     )
     assert found.status == "failed"
     assert found.answer == "unknown"
-    assert [run.state for run in found.runs] == ["VOID"] * 3
+    assert [run.state for run in found.runs] == ["VOID"] * 5
 
 
 def test_the_budget_ends_the_search(tmp_path: Path) -> None:
