@@ -2,6 +2,7 @@
 
 python -m benchmarks.trace_cost micro      time of recording one step; drops at 500 steps/s
 python -m benchmarks.trace_cost trace      real engine at concurrency 16, trace on against off, ABBA
+python -m benchmarks.trace_cost control    the same, off on both sides: what the machine's noise does
 python -m benchmarks.trace_cost telemetry  the same with the CPU poller (a process of its own) on against off
 python -m benchmarks.trace_cost export     1 million events to Perfetto, with peak memory
 """
@@ -160,8 +161,8 @@ def compare(pairs: int, make: Make) -> dict[str, float]:
     return result
 
 
-def trace(pairs: int, threads: int) -> dict[str, float]:
-    """The whole engine below the front end, with and without a writer."""
+def trace(pairs: int, threads: int, control: bool = False) -> dict[str, float]:
+    """The whole engine below the front end, with and without a writer; as a control, twice without."""
     config = EngineConfig.create(num_threads=threads, enable_prefix_caching=False)
     executor, info = create_executor(config)
     config = config.model_copy(update={"max_model_len": info.max_model_len})
@@ -169,7 +170,7 @@ def trace(pairs: int, threads: int) -> dict[str, float]:
     @contextmanager
     def make(watched: bool) -> Iterator[EngineCore]:
         with tempfile.TemporaryDirectory() as folder:
-            recorder: TraceRecorder = TraceWriter(folder) if watched else NullRecorder()
+            recorder: TraceRecorder = TraceWriter(folder) if watched and not control else NullRecorder()
             executor.reset()
             yield EngineCore.create(config, executor, MonotonicClock(), recorder)
             recorder.close()
@@ -280,7 +281,7 @@ def _big_run(path: Path, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["micro", "trace", "telemetry", "export"])
+    parser.add_argument("what", choices=["micro", "trace", "control", "telemetry", "export"])
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -288,6 +289,7 @@ def main() -> None:
         "micro": micro,
         "export": big_export,
         "trace": lambda: trace(arguments.pairs, arguments.threads),
+        "control": lambda: trace(arguments.pairs, arguments.threads, control=True),
         "telemetry": lambda: telemetry(arguments.pairs, arguments.threads),
     }[arguments.what]()
     print(json.dumps({key: round(value, 3) for key, value in found.items()}))

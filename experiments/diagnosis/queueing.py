@@ -9,7 +9,7 @@ from experiments.diagnosis.checks import Vetting
 from experiments.diagnosis.models import Confidence, Effect, Evidence, Family, Finding, Rival, abstain
 from experiments.diagnosis.next_step import doublings, sweep_line
 from experiments.diagnosis.step_model import StepModel, fit_step_model
-from experiments.diagnosis.waits import Waits, measure_waits
+from experiments.diagnosis.waits import Waits, measure_waits, share_of_all
 from workbench.slo import parse_slo
 from workbench.timeline.split import FRONT_END
 
@@ -74,8 +74,6 @@ def _blocked(waits: Waits, bundle: RunBundle, model: StepModel, share: float) ->
     growing = _queue_grows(bundle)
     if cause != "long_prefill" and fixed < MIN_FIXED:
         return abstain(FAMILY, _full_words(growing, fixed, bundle))
-    total = sum(one.e2el_ns for one in bundle.answered)
-    ratio = waits.blocked / len(waits.cohort) * len(bundle.answered) / total if total else 0.0
     rivals = [
         _rival(
             "front end", waits.front_end, waits, "of their way to the first token before the engine's queue"
@@ -113,7 +111,7 @@ def _blocked(waits: Waits, bundle: RunBundle, model: StepModel, share: float) ->
             name="waiting before the first token, slowest requests",
             value=waits.blocked / len(waits.cohort) / 1e6,
             unit="ms",
-            share=min(1.0, ratio, share),
+            share=share_of_all(bundle, model),
         ),
         evidence=_evidence(waits, share, fixed),
         rivals=rivals,

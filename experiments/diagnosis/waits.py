@@ -10,7 +10,7 @@ import numpy as np
 from engine.trace.records import AdmissionStop
 from experiments.diagnosis.bundle import Floats, RunBundle
 from experiments.diagnosis.step_model import StepModel
-from workbench.timeline.segments import CHUNK_GAP, PREEMPTED, PREFILL, RECOMPUTE
+from workbench.timeline.segments import CHUNK_GAP, PREEMPTED, PREFILL, QUEUE, RECOMPUTE
 from workbench.timeline.split import FRONT_END, RequestSplit
 
 COHORT_SHARE = 0.1
@@ -109,6 +109,16 @@ def measure_waits(bundle: RunBundle, model: StepModel) -> Waits:
         refused_rows=[int(i) for i in steps.ids[touched][:20]],
         refused_step_ns=steps.duration[touched],
     )
+
+
+def share_of_all(bundle: RunBundle, model: StepModel) -> float:
+    """Of the time of all answered requests: queue, gaps between chunks, others' tokens in own prefills."""
+    waited = total = 0.0
+    for one in bundle.answered:
+        parts = one.first_parts or {}
+        waited += parts[QUEUE] + parts[CHUNK_GAP] + _others(one, bundle, model)
+        total += one.e2el_ns
+    return min(1.0, waited / total) if total else 0.0
 
 
 def _periods(bundle: RunBundle) -> Floats:
