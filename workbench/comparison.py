@@ -10,7 +10,8 @@ from workbench.metrics.columns import read_events, read_requests
 from workbench.metrics.contrast import Contrast, contrasts
 from workbench.metrics.flat import LATENCIES, flat
 from workbench.metrics.latency import Latencies
-from workbench.metrics.stats import Sample
+from workbench.metrics.stats import RESAMPLED, Sample
+from workbench.records import CHUNKS, REQUESTS
 from workbench.runstore import Run
 
 RATES = ("output_tok_s", "total_tok_s", "request_s", "goodput_s", "goodput_ratio")
@@ -26,7 +27,7 @@ def compare_runs(baseline: Run, other: Run) -> dict[str, Any]:
     Names are flat (``ttft_p50``). Rates have no interval: one run gives one value of them.
 
     Raises:
-        InvalidInputError: a run has no metrics, or no events.
+        InvalidInputError: a run has no metrics.
     """
     first, second = _values(baseline), _values(other)
     ratios: dict[str, dict[str, float | None]] = {}
@@ -34,10 +35,12 @@ def compare_runs(baseline: Run, other: Run) -> dict[str, Any]:
     for latency in LATENCIES:
         for contrast in contrasts(samples[0][latency], samples[1][latency]):
             ratios[f"{latency}_{contrast.statistic}"] = _interval(contrast)
-    for rate in RATES:
-        before, after = first.get(rate), second.get(rate)
-        if before and after is not None:
-            ratios[rate] = {"point": after / before, "low": None, "high": None}
+    points = [f"{latency}_{statistic}" for latency in LATENCIES for statistic in RESAMPLED]
+    for name in (*points, *RATES):
+        before, after = first.get(name), second.get(name)
+        # An imported summary has no requests to resample: a ratio without an interval is all there is.
+        if name not in ratios and before and after is not None:
+            ratios[name] = {"point": after / before, "low": None, "high": None}
     differing = differences(baseline, other)
     return {
         "run": other.id,
@@ -93,9 +96,10 @@ def _values(run: Run) -> dict[str, float | None]:
 
 
 def _samples(run: Run) -> dict[str, Sample]:
+    """Of every latency; empty ones where the run has no requests, or no events for it."""
     requests, chunks = run.arrow("requests"), run.arrow("chunks")
-    if requests is None or chunks is None:
-        raise InvalidInputError("run", run.id, "a run with requests and chunks")
+    requests = requests if requests is not None else REQUESTS.empty_table()
+    chunks = chunks if chunks is not None else CHUNKS.empty_table()
     origin = int(((run.metrics() or {}).get("window") or {}).get("start_ns") or 0)
     rows = read_requests(requests, origin)
     return Latencies(rows, read_events(chunks, requests, origin)).samples()

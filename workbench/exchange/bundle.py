@@ -58,8 +58,8 @@ def read_bundle(path: Path, store: RunStore) -> Run:
                     raise refuse("it is too large")
                 file = archive.extractfile(member)
                 contents[parts[1]] = file.read() if file is not None else b""
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise refuse(str(error)) from None
+    except (tarfile.TarError, EOFError, OSError):
+        raise refuse("it is no tar archive, or a damaged one") from None
     if MANIFEST not in contents:
         raise refuse(f"no {MANIFEST}")
     try:

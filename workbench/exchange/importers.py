@@ -174,10 +174,10 @@ def from_aiperf(records: list[Mapping[str, Any]]) -> Incoming:
 
         failed, cancelled = row.get("error") is not None, bool(meta.get("was_cancelled"))
         status = "failed" if failed else "cancelled" if cancelled else "ok"
-        sent, ttft = meta.get("request_start_ns"), value("time_to_first_token")
+        sent, ttft = int(meta["request_start_ns"]), value("time_to_first_token")
         gaps, latency = value("inter_chunk_latency"), value("request_latency")
         tokens = value("output_sequence_length")
-        first = None if ttft is None or sent is None else sent + round(ttft * 1e6)
+        first = None if ttft is None else sent + round(ttft * 1e6)
         stamps = [first] if first is not None and isinstance(gaps, list) else []
         for gap in gaps if stamps else ():
             stamps.append(stamps[-1] + round(gap * 1e6))
@@ -190,7 +190,7 @@ def from_aiperf(records: list[Mapping[str, Any]]) -> Incoming:
                 sent_ns=sent,
                 headers_ns=meta.get("request_ack_ns"),
                 first_token_ns=first,
-                last_token_ns=None if latency is None or sent is None else sent + round(latency * 1e6),
+                last_token_ns=None if latency is None else sent + round(latency * 1e6),
                 close_ns=meta.get("request_end_ns"),
                 prompt_tokens=value("input_sequence_length"),
                 output_tokens=tokens,

@@ -109,7 +109,8 @@ async def _attempt(
         _fail(record, error.error_class, str(error))
     except asyncio.CancelledError:
         # Only this module's callers cancel a flight, and they say why.
-        if flight.give_up == DRAINED:
+        if flight.give_up == DRAINED or stream.done:
+            # The answer was complete; only the connection's own end was still to come.
             record.status = "ok"
         else:
             _fail(record, flight.give_up or errors.CANCELLED, flight.reason)

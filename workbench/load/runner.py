@@ -216,13 +216,20 @@ class _Player:
         flight.task = asyncio.create_task(coroutine)
         flight.task.add_done_callback(lambda _task, flight=flight: self._landed(flight))  # type: ignore[misc]
         if request.cancel_after_ns is not None:
-            asyncio.get_running_loop().call_later(request.cancel_after_ns / 1e9, self._hang_up, flight)
+            self._hang_up(flight, request.cancel_after_ns)
 
-    def _hang_up(self, flight: Flight) -> None:
-        if flight.give_up is None and flight.task is not None and not flight.task.done():
-            flight.give_up = errors.CANCELLED
-            flight.reason = "hung up on purpose (cancellation rate)"
-            flight.task.cancel()
+    def _hang_up(self, flight: Flight, after_ns: int) -> None:
+        """Hang up ``after_ns`` after the sending, on purpose."""
+        if flight.give_up is not None or flight.task is None or flight.task.done():
+            return
+        sent_ns, now = flight.record.sent_ns, time.monotonic_ns()
+        left_ns = after_ns if sent_ns is None else sent_ns + after_ns - now
+        if left_ns > 0:
+            asyncio.get_running_loop().call_later(left_ns / 1e9, self._hang_up, flight, after_ns)
+            return
+        flight.give_up = errors.CANCELLED
+        flight.reason = "hung up on purpose (cancellation rate)"
+        flight.task.cancel()
 
     def _landed(self, flight: Flight) -> None:
         self._flights.discard(flight)

@@ -48,12 +48,19 @@ async def _play(job: Job, start_ns: int, source: IO[bytes], out: IO[bytes]) -> L
     plan = replace(job.plan, start_ns=start_ns)
     async with open_session(job.headers, job.deadlines) as session:
         task = asyncio.create_task(play(plan, session, lambda now: send(out, _tick(now))))
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            # Once: the input stays readable, and a second cancellation would hit the clean-up.
+            loop.remove_reader(source.fileno())
+            task.cancel()
+
         # The next thing on the input is an order to stop, or its end: the parent is gone.
-        asyncio.get_running_loop().add_reader(source.fileno(), task.cancel)
+        loop.add_reader(source.fileno(), stop)
         try:
             return await task
         finally:
-            asyncio.get_running_loop().remove_reader(source.fileno())
+            loop.remove_reader(source.fileno())
 
 
 def _tick(now: BenchProgress) -> Tick:
