@@ -44,7 +44,7 @@ def soak_config(model: Path, *, async_scheduling: bool) -> EngineConfig:
         num_gpu_blocks_override=60,
         block_size=8,
         scheduling_policy="priority",
-        max_waiting_requests=16,
+        max_waiting_requests=28,
         async_scheduling=async_scheduling,
         check_invariants=True,
     )

@@ -107,7 +107,8 @@ def test_a_trace_end_to_end_out_to_other_tools_and_back(start_mock, cli, tmp_pat
     mock = start_mock("--ttft-ms", "1", "--itl-ms", "0")
     done = cli(
         "bench", "--base-url", mock.url, "--dataset-name", "mooncake", "--dataset-path", MOONCAKE,
-        "--trace-speed", "20", "--max-input-len", "1024", "--max-output-len", "20", "--length-policy", "truncate",
+        "--trace-speed", "20", "--max-input-len", "1024", "--max-output-len", "20",
+        "--length-policy", "truncate",
         "--num-warmups", "0", "--workers", "2", "--no-progress", "--json",
     )  # fmt: skip
     shown = json.loads(done.stdout.splitlines()[-1])
