@@ -77,6 +77,7 @@ def test_a_session_stays_with_one_worker(workers):
         (10.0, 3, None, 4, 3),
         (10.0, 200, 2, 4, 2),
         (0.4, 5000, None, None, 2),
+        (0.6, 4000, None, None, 1),
         (0.0, 100, None, None, 1),
         (0.0, 1500, None, None, 2),
         (None, 3000, 1500, None, 2),
@@ -87,7 +88,7 @@ def test_how_many(monkeypatch, every_ms, count, limit, asked, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1})
     plan = LoadPlan(requests(count, every_ms=every_ms), URL, max_concurrency=limit)
     assert worker_count(plan, asked) == expected
-    assert (RATE_PER_WORKER, STREAMS_PER_WORKER) == (1000, 1000)
+    assert (RATE_PER_WORKER, STREAMS_PER_WORKER) == (2000, 1000)
 
 
 def test_the_busiest_second_of_a_ramp():

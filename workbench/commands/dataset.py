@@ -69,7 +69,7 @@ class ClientFlags(BaseModel):
     """How the client behaves."""
 
     workers: int | None = Field(
-        None, description="Processes that send; default: one, more above 1000 requests/s or streams."
+        None, description="Processes that send; default: one, more above 2000 requests/s or 1000 streams."
     )
     request_cancellation_rate: float | None = Field(None, description="Share of requests to hang up on.")
     request_cancellation_delay: float | None = Field(None, description="Seconds after sending (default 1).")

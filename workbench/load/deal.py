@@ -11,7 +11,7 @@ from dataclasses import replace
 from workbench.load.bodies import PreparedRequest
 from workbench.load.runner import LoadPlan
 
-RATE_PER_WORKER = 1_000.0
+RATE_PER_WORKER = 2_000.0
 """Requests per second above which one more process sends, counted over the busiest second."""
 STREAMS_PER_WORKER = 1_000
 """The same for requests that are in flight together (closed and hybrid loops, bursts)."""
