@@ -1,16 +1,13 @@
-"""What ``bench`` shows: one live line while it runs, tables when it is done."""
+"""What ``bench`` shows when it is done."""
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from workbench.load.progress import BenchProgress
 from workbench.metrics.flat import LATENCIES
 from workbench.runstore import Run
 
@@ -24,57 +21,6 @@ _PIPE_WIDTH = 160
 def make_console(stderr: bool = False) -> Console:
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
-
-
-class LiveLine:
-    """Redrawn twice a second at most: drawing costs time of the cores that are measured."""
-
-    def __init__(self, console: Console, enabled: bool) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(),
-            console=console,
-            refresh_per_second=2,
-            transient=True,
-            disable=not enabled,
-        )
-        self._task: TaskID | None = None
-        self._phase = ""
-
-    def __enter__(self) -> LiveLine:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def show(self, now: BenchProgress) -> None:
-        """The run's callback."""
-        if self._task is None or now.phase != self._phase:
-            if self._task is not None:
-                self._progress.remove_task(self._task)
-            self._phase = now.phase
-            self._task = self._progress.add_task(now.phase, total=now.planned or None, text="")
-        self._progress.update(self._task, total=now.planned or None, completed=now.done, text=live_text(now))
-
-
-def live_text(now: BenchProgress) -> str:
-    """``12/48 done · 5 in flight · 1 failed · 61 tok/s · 0:20 left``"""
-    if not now.planned:
-        return ""
-    parts = [f"{now.done}/{now.planned} done", f"{now.in_flight} in flight"]
-    if now.failed:
-        parts.append(f"{now.failed} failed")
-    if now.elapsed_s > 0 and now.tokens:
-        parts.append(f"{now.tokens / now.elapsed_s:.0f} tok/s")
-    if now.eta_s is not None:
-        minutes, seconds = divmod(round(now.eta_s), 60)
-        parts.append(f"{minutes}:{seconds:02d} left")
-    return " · ".join(parts)
 
 
 def summary_view(run: Run) -> Group:

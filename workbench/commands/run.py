@@ -11,7 +11,8 @@ from rich.console import Console
 
 from workbench.bench import BenchSpec, run_bench
 from workbench.calibrate import PROBE_CONCURRENCY, measure_capacity
-from workbench.commands.display import LiveLine, make_console, summary_view
+from workbench.commands.display import make_console, summary_view
+from workbench.commands.live import LiveTable
 from workbench.runstore import Run, RunStore
 
 EXIT_NOTHING_SERVED = 1
@@ -21,7 +22,7 @@ EXIT_INTERRUPTED = 130
 def run_and_show(spec: BenchSpec, store: RunStore, *, live: bool) -> tuple[Run, int]:
     """Run ``spec``, show everything on stderr; returns the run and the exit code."""
     console = make_console(stderr=True)
-    with terminated_is_interrupted(), LiveLine(console, enabled=live and console.is_terminal) as line:
+    with terminated_is_interrupted(), LiveTable(console, enabled=live and console.is_terminal) as line:
         spec = _calibrated(spec, store, console, line)
         run = run_bench(spec, store, progress=line.show)
     console.print(summary_view(run))
@@ -35,7 +36,7 @@ def run_and_show(spec: BenchSpec, store: RunStore, *, live: bool) -> tuple[Run, 
     return run, 0 if ok and run.manifest.status == "complete" else EXIT_NOTHING_SERVED
 
 
-def _calibrated(spec: BenchSpec, store: RunStore, console: Console, line: LiveLine) -> BenchSpec:
+def _calibrated(spec: BenchSpec, store: RunStore, console: Console, line: LiveTable) -> BenchSpec:
     """Give the spec a rate when its arrivals need one and nobody named it."""
     arrivals = spec.workload.arrivals
     if (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from workbench.benchspec import Deadlines
-from workbench.load.progress import LoadCounters
+from workbench.load.progress import BenchProgress
 from workbench.load.runner import LoadPlan, LoadResult
 
 _LENGTH = struct.Struct("!Q")
@@ -47,10 +47,9 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """From the worker: its counters, for the display."""
+    """From the worker: how far it is, for the display."""
 
-    counters: LoadCounters
-    in_flight: int
+    now: BenchProgress
 
 
 @dataclass(frozen=True, slots=True)

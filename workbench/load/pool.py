@@ -23,7 +23,7 @@ from workbench.load.frames import (
     pack,
     unpack,
 )
-from workbench.load.progress import BenchProgress, LoadCounters, ProgressCallback
+from workbench.load.progress import BenchProgress, ProgressCallback
 from workbench.load.runner import LEAD_NS, LoadPlan, LoadResult
 
 _READY_S = 120.0
@@ -87,8 +87,7 @@ class _Worker:
         self._plan = plan
         self._headers = dict(headers)
         self._process: asyncio.subprocess.Process | None = None
-        self.counters = LoadCounters(planned=len(plan.requests))
-        self.in_flight = 0
+        self.now = BenchProgress(phase=plan.phase, planned=len(plan.requests))
 
     async def prepare(self) -> None:
         # A session of its own: Ctrl-C is ours to pass on.
@@ -118,7 +117,7 @@ class _Worker:
             if isinstance(message, Finished):
                 return message.result
             if isinstance(message, Tick):
-                self.counters, self.in_flight = message.counters, message.in_flight
+                self.now = message.now
                 display.show()
 
     async def _read(self) -> Any:
@@ -162,17 +161,18 @@ class _Display:
     def show(self) -> None:
         if self._progress is None:
             return
-        all_counters = [hand.counters for hand in self._hands]
+        parts = [hand.now for hand in self._hands]
         self._progress(
             BenchProgress(
                 phase=self._plan.phase,
                 elapsed_s=max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9),
                 planned=len(self._plan.requests),
-                sent=sum(c.sent for c in all_counters),
-                ok=sum(c.ok for c in all_counters),
-                failed=sum(c.failed for c in all_counters),
-                in_flight=sum(hand.in_flight for hand in self._hands),
-                tokens=sum(c.tokens for c in all_counters),
+                sent=sum(part.sent for part in parts),
+                ok=sum(part.ok for part in parts),
+                failed=sum(part.failed for part in parts),
+                in_flight=sum(part.in_flight for part in parts),
+                tokens=sum(part.tokens for part in parts),
                 expected_s=self._expected_s,
+                recent_ttft_ms=tuple(ms for part in parts for ms in part.recent_ttft_ms),
             )
         )

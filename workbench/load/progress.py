@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -18,6 +19,8 @@ class LoadCounters:
     retries: int = 0
     tokens: int = 0
     """Generated tokens seen so far, where events tell; an estimate for display, never a metric."""
+    recent_ttft_ms: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+    """Of the latest successes; for display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class BenchProgress:
     tokens: int = 0
     expected_s: float | None = None
     """Length of the schedule, when it has one."""
+    recent_ttft_ms: tuple[float, ...] = ()
+    """Time to first token of the latest successes."""
 
     @property
     def done(self) -> int:

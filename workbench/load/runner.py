@@ -239,6 +239,8 @@ class _Player:
             record.status, record.error_class = "cancelled", errors.CANCELLED
         if record.status == "ok":
             counters.ok += 1
+            if record.first_token_ns is not None and record.sent_ns is not None:
+                counters.recent_ttft_ms.append((record.first_token_ns - record.sent_ns) / 1e6)
         elif record.status == "failed":
             counters.failed += 1
         else:
@@ -354,5 +356,6 @@ class _Player:
                 in_flight=len(self._flights),
                 tokens=counters.tokens,
                 expected_s=self._expected_s,
+                recent_ttft_ms=tuple(counters.recent_ttft_ms),
             )
         )

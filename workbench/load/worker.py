@@ -17,7 +17,6 @@ from typing import IO
 
 from workbench.load.frames import Finished, Job, Ready, Start, Tick, pack, read_blocking
 from workbench.load.loops import loop_factory
-from workbench.load.progress import BenchProgress, LoadCounters
 from workbench.load.runner import LoadResult, play
 from workbench.load.wire import open_session
 
@@ -47,7 +46,7 @@ def main() -> int:
 async def _play(job: Job, start_ns: int, source: IO[bytes], out: IO[bytes]) -> LoadResult:
     plan = replace(job.plan, start_ns=start_ns)
     async with open_session(job.headers, job.deadlines) as session:
-        task = asyncio.create_task(play(plan, session, lambda now: send(out, _tick(now))))
+        task = asyncio.create_task(play(plan, session, lambda now: send(out, Tick(now))))
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
@@ -61,11 +60,6 @@ async def _play(job: Job, start_ns: int, source: IO[bytes], out: IO[bytes]) -> L
             return await task
         finally:
             loop.remove_reader(source.fileno())
-
-
-def _tick(now: BenchProgress) -> Tick:
-    counters = LoadCounters(now.planned, now.sent, now.ok, now.failed, tokens=now.tokens)
-    return Tick(counters, now.in_flight)
 
 
 def send(out: IO[bytes], message: object) -> None:
