@@ -40,6 +40,12 @@ class TraceTable:
     def parquet_path(self, trace_dir: Path) -> Path:
         return trace_dir / f"{self.name}.parquet"
 
+    def warm_up(self) -> None:
+        """Convert a row of nulls: the first conversion of a process imports half a library (0.2 s of CPU),
+        which must not happen while requests are served.
+        """
+        self.batch([(None,) * len(self.schema)])
+
     def batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
         """Rows as recorded, in the order of the schema."""
         columns = zip(*rows, strict=True)

@@ -45,6 +45,8 @@ class TraceWriter(RingRecorder):
         super().__init__(step_capacity, event_capacity)
         self._folder = Path(trace_dir)
         self._interval_s = interval_s
+        for table in TABLES:
+            table.warm_up()
         self._streams = _open_streams(self._folder, [(STEPS, self.steps), (EVENTS, self.events)])
         self._closed = False
         self._stop = threading.Event()

@@ -169,3 +169,19 @@ def test_recording_builds_on_the_ring_alone():
     recorder.record_step(STEP_ROW)
     recorder.record_event(EVENT_ROW)
     assert (recorder.steps.drain(), recorder.events.drain()) == ([STEP_ROW], [EVENT_ROW])
+
+
+def test_the_first_drain_of_a_process_imports_nothing(tmp_path):
+    """An import on the writer's thread holds the interpreter while requests are served."""
+    code = (
+        "import sys; from engine.trace.writer import TraceWriter; from tests.core.test_trace import *\n"
+        "trace = TraceWriter(sys.argv[1], interval_s=NO_WAIT)\n"
+        "before = set(sys.modules)\n"
+        "trace.record_step(STEP_ROW); trace.record_event(EVENT_ROW)\n"
+        "for stream in trace._streams: stream.drain()\n"
+        "print(sorted(set(sys.modules) - before))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], timeout=120, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]"
