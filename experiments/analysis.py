@@ -241,16 +241,21 @@ def confirmation(spec: SweepSpec, level: Any, cells: Sequence[Cell]) -> Confirma
     The pairs are few: their noise is taken to be at least that of the sweep's own runs.
     """
     done = counted(cells, "confirm")
-    names = metric_names(done)
-    if spec.primary_metric not in names:
+    ratio = pair_ratios(spec, level, done, cells)
+    if spec.primary_metric not in ratio:
         return None
+    runs = [c.run for c in done if c.run]
+    return Confirmation(level=level, ratio=ratio, runs=runs, verdict=ratio[spec.primary_metric].verdict)
+
+
+def pair_ratios(spec: SweepSpec, level: Any, done: Sequence[Cell], cells: Sequence[Cell]) -> dict[str, Ratio]:
+    """``level`` over the baseline in the pairs ``done``, every metric; ``cells``: whose noise they share."""
     ratio = {}
-    for metric in names:
+    for metric in metric_names(done):
         logs = block_table(done, metric, spec.baseline).ratios(level)
         spread = block_table(counted(cells), metric, spec.baseline).spread()
         ratio[metric] = make_ratio(
             logs, metric, spec, flagged=any(metric in c.flagged for c in done),
             known=spread.times(2.0) if spread else None,
         )  # fmt: skip
-    runs = [c.run for c in done if c.run]
-    return Confirmation(level=level, ratio=ratio, runs=runs, verdict=ratio[spec.primary_metric].verdict)
+    return ratio

@@ -41,9 +41,17 @@ class BenchRunner:
         from workbench.bench import run_bench
 
         place = SweepRef(id=self.sweep_id, level=cell.level, block=cell.block, position=cell.position)
+        workload, rate = self._workload, load.request_rate
+        if cell.at is not None and self._spec.across is not None:
+            if self._spec.across.axis == "rate":
+                rate = float(cell.at)
+            else:
+                workload = WorkloadSpec.model_validate(self._spec.across.workloads[cell.at])
+                rate = workload.arrivals.rate or (rate if workload.arrivals.open_rate else None)
         spec = self._bench_spec(
             cell.level,
-            rate=load.request_rate,
+            workload=workload,
+            rate=rate,
             num_requests=load.num_prompts,
             seed=cell.seed,
             nonce=cell.nonce,
@@ -54,7 +62,9 @@ class BenchRunner:
 
     def probe(self) -> Capacity:
         """A closed loop on the baseline for a few seconds: its capacity for this mix."""
-        spec = self._bench_spec(self._spec.baseline, seed=self._spec.seed % 2**31, tags=("sweep",))
+        spec = self._bench_spec(
+            self._spec.baseline, workload=self._workload, seed=self._spec.seed % 2**31, tags=("sweep",)
+        )
         return measure_capacity(spec, self._store, nonce=f"calibration-{self._spec.seed}")
 
     def _bench_spec(self, level: Any, **fields: Any) -> BenchSpec:
@@ -73,7 +83,6 @@ class BenchRunner:
         else:
             fields["engine"] = {"model": spec.model, **settings}
         return BenchSpec.create(
-            workload=self._workload,
             model=target.served_model,
             slo=spec.slo or None,
             warmup_requests=WARMUP_REQUESTS,

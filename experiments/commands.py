@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from experiments.models import SweepResult
+    from experiments.request import SweepRequest
     from experiments.spec import SweepSpec
 
 EXIT_USAGE = 2
@@ -69,6 +70,9 @@ def factors(
 
 
 def sweep(
+    file: Annotated[
+        str | None, typer.Argument(help="An experiment file, or the name of a shipped one.")
+    ] = None,
     param: Annotated[str | None, typer.Option(help="The factor to change; see: workbench factors.")] = None,
     values: Annotated[
         str | None, typer.Option(help="Levels, separated by commas (default: the factor's).")
@@ -83,7 +87,9 @@ def sweep(
         str | None, typer.Option(help="Wall time, such as 3m or 1h30m (default 9m); stops at block ends.")
     ] = None,
     metric: Annotated[str | None, typer.Option(help="Metric that decides (default: the factor's).")] = None,
-    delta: Annotated[str, typer.Option(help="Effect of interest: smaller ones do not matter.")] = "5%",
+    delta: Annotated[
+        str | None, typer.Option(help="Effect of interest: smaller ones do not matter (default 5%).")
+    ] = None,
     slo: Annotated[
         str | None, typer.Option(help="Objectives in ms, 'ttft:2000 itl:100' (default: the workload's).")
     ] = None,
@@ -100,8 +106,23 @@ def sweep(
         str | None, typer.Option(help="Share of the calibrated capacity (default: the workload's, else 70%).")
     ] = None,
     confirm: Annotated[
-        int, typer.Option(help="Pairs that measure the winner again on fresh seeds; 0: none.")
-    ] = 3,
+        int | None,
+        typer.Option(help="Pairs that measure the winner again on fresh seeds (default 3); 0: none."),
+    ] = None,
+    pilot: Annotated[
+        int | None,
+        typer.Option(help="Pairs of the baseline with itself beforehand (default: a tenth of the runs)."),
+    ] = None,
+    across: Annotated[
+        str | None,
+        typer.Option(help="Follow the gain along an axis: rate=1,2,4 or workload=chat,random."),
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option(help="levels (each in every block), or tpe (Optuna proposes the next).")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Of Optuna's study, a database URL (default: a journal file).")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of orders and workloads (default: drawn, and recorded).")
     ] = None,
@@ -139,30 +160,23 @@ def sweep(
 ) -> None:
     """Change one setting, hold everything else, and say which level is better, worse or the same."""
     from engine.errors import InvalidInputError
-    from experiments.request import SweepRequest, make_spec
+    from experiments.request import make_spec
 
+    asked: dict[str, Any] = {
+        "param": param, "values": values, "baseline": baseline, "blocks": blocks, "metric": metric,
+        "delta": delta, "slo": slo, "workload": workload, "request_rate": request_rate,
+        "num_prompts": num_prompts, "utilisation": utilisation, "confirm": confirm, "pilot": pilot,
+        "across": across, "search": search, "storage": storage, "seed": seed, "factors": factor_file,
+        "target": target, "target_command": target_command, "target_args": target_args,
+        "served_model_name": served_model_name,
+    }  # fmt: skip
     try:
         if resume is not None:
-            given = {
-                "param": param,
-                "values": values,
-                "baseline": baseline,
-                "blocks": blocks,
-                "seed": seed,
-                **engine,
-            }
-            _refuse_changes(given)
+            _refuse_changes({"file": file, **asked, **engine})
             result = _resume(resume, budget, runs_dir)
         else:
-            if param is None:
-                raise InvalidInputError("param", None, "the name of a factor; see: workbench factors")
-            request = SweepRequest(
-                param=param, values=values, baseline=baseline, blocks=blocks, budget=budget, metric=metric,
-                delta=delta, slo=slo, workload=workload, request_rate=request_rate, num_prompts=num_prompts,
-                utilisation=utilisation, confirm=confirm, seed=seed, factors=factor_file, target=target,
-                target_command=target_command, target_args=target_args, served_model_name=served_model_name,
-            )  # fmt: skip
-            spec = make_spec(request, engine)
+            request, settings = _request(file, {**asked, "budget": budget}, engine)
+            spec = make_spec(request, settings)
             if plan:
                 _show_plan(spec, as_json)
                 return
@@ -170,6 +184,27 @@ def sweep(
     except InvalidInputError as error:
         _fail(str(error))
     _finish(result, as_json)
+
+
+def _request(
+    file: str | None, asked: dict[str, Any], engine: dict[str, Any]
+) -> tuple[SweepRequest, dict[str, Any]]:
+    """The file's request with what the command line says in its place."""
+    from dataclasses import replace
+
+    from engine.errors import InvalidInputError
+    from experiments.experiment_file import read_experiment
+    from experiments.request import SweepRequest, request_of_file
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    if file is None:
+        if "param" not in given:
+            raise InvalidInputError("param", None, "the name of a factor; see: workbench factors")
+        return SweepRequest(**given), engine
+    request, settings = request_of_file(read_experiment(file))
+    if given.get("param", request.param) != request.param:
+        raise InvalidInputError("param", given["param"], f"{request.param}, as in {file}")
+    return replace(request, **given), {**settings, **engine}
 
 
 def _refuse_changes(given: dict[str, Any]) -> None:

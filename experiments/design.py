@@ -37,17 +37,23 @@ def make_schedule(levels: Sequence[Any], baseline: Any, blocks: int, seed: int) 
     """
     cells: list[Cell] = []
     for block in range(blocks):
-        runs: list[tuple[Any, int | None]] = [(baseline, 0), (baseline, 1)]
-        runs += [(level, None) for level in levels if not same_level(level, baseline)]
-        cells += _shuffled(runs, block, seed, "sweep")
+        cells += make_block(levels, baseline, block, seed)
     return cells
 
 
-def make_confirmation(winner: Any, baseline: Any, blocks: int, first_block: int, seed: int) -> list[Cell]:
-    """Pairs (winner, baseline) on requests that no earlier block has seen."""
+def make_block(levels: Sequence[Any], baseline: Any, block: int, seed: int) -> list[Cell]:
+    """One block: the baseline twice and the other ``levels`` once, in an order of its own."""
+    runs: list[tuple[Any, int | None]] = [(baseline, 0), (baseline, 1)]
+    runs += [(level, None) for level in levels if not same_level(level, baseline)]
+    return _shuffled(runs, block, seed, "sweep")
+
+
+def make_pairs(baseline: Any, other: Any, pairs: int, first_block: int, seed: int, phase: str) -> list[Cell]:
+    """Pairs (baseline, other) on requests that no other block has seen; ``other`` may be the baseline."""
+    copy = 1 if same_level(other, baseline) else None
     cells: list[Cell] = []
-    for block in range(first_block, first_block + blocks):
-        cells += _shuffled([(baseline, 0), (winner, None)], block, seed, "confirm")
+    for block in range(first_block, first_block + pairs):
+        cells += _shuffled([(baseline, 0), (other, copy)], block, seed, phase)
     return cells
 
 

@@ -38,8 +38,8 @@ class LedgerState:
     context: dict[str, Any] = field(default_factory=dict)
     """``target`` and ``machine`` of the first run that told them."""
     calibration: dict[str, Any] | None = None
-    confirmation: list[Cell] = field(default_factory=list)
-    """Cells planned once there was a winner."""
+    planned: list[Cell] = field(default_factory=list)
+    """Cells planned on the way: the next block of a search, the winner again, the winner along an axis."""
     attempts: list[dict[str, Any]] = field(default_factory=list)
     """Attempts that were repeated, with their reasons."""
 
@@ -72,8 +72,9 @@ class Ledger:
     def calibrated(self, calibration: Mapping[str, Any]) -> None:
         self.append("calibrated", calibration=dict(calibration))
 
-    def confirming(self, cells: Sequence[Cell]) -> None:
-        self.append("confirming", cells=[cell.model_dump(mode="json") for cell in cells])
+    def planned(self, cells: Sequence[Cell]) -> None:
+        """Cells that the schedule could not know; on the disk before the first of them runs."""
+        self.append("planned", cells=[cell.model_dump(mode="json") for cell in cells])
 
     def started(self, cell: Cell, attempt: int) -> None:
         self.append("started", cell=list(cell_key(cell)), level=cell.level, attempt=attempt)
@@ -108,8 +109,8 @@ class Ledger:
                 event = entry["event"]
                 if event == "calibrated":
                     state.calibration = entry["calibration"]
-                elif event == "confirming":
-                    state.confirmation = [Cell.model_validate(cell) for cell in entry["cells"]]
+                elif event == "planned":
+                    state.planned += [Cell.model_validate(cell) for cell in entry["cells"]]
                 elif event == "repeated":
                     state.attempts.append(entry)
                 elif event == "finished":

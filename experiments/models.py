@@ -73,7 +73,10 @@ class Cell(Frozen):
     metrics: dict[str, float | None] = {}
     output_sha256: str | None = None
     phase: str = "sweep"
-    """sweep | confirm (the winner against the baseline on fresh seeds)"""
+    """pilot (the baseline against itself, before the blocks) | sweep | confirm (the winner against the
+    baseline on fresh seeds) | across (the same along an axis)"""
+    at: Any = None
+    """Phase across: the value on the axis."""
     nonce: str = ""
     """Goes into the prompts with the seed: the same inside a block, so that its runs see the same
     requests."""
@@ -120,6 +123,29 @@ class Confirmation(Frozen):
     runs: list[str]
     verdict: Verdict
     """Of the primary metric."""
+
+
+class Pilot(Frozen):
+    """What the baseline against itself said before the blocks began."""
+
+    pairs: int
+    sd: float
+    """Of the log of one run."""
+    blocks: int
+    """That the budget holds."""
+    mde: float | None
+    """Smallest effect that so many blocks will see."""
+    text: str
+
+
+class AcrossPoint(Frozen):
+    """The winner against the baseline at one value of another setting."""
+
+    value: Any
+    ratio: dict[str, Ratio]
+    runs: list[str]
+    verdict: Verdict
+    """Of the primary metric: BETTER the gain holds, EQUIVALENT it vanishes, WORSE it reverses."""
 
 
 class Boundary(Frozen):
@@ -192,6 +218,10 @@ class SweepResult(Frozen):
     """How the request rate was set: capacity, utilisation, request_rate."""
     confirmation: Confirmation | None = None
     boundary: Boundary | None = None
+    pilot: Pilot | None = None
+    across_axis: str = ""
+    across: list[AcrossPoint] = []
+    """The winner against the baseline along ``across_axis``."""
     drift: Drift | None = None
     contaminated_blocks: list[int] = []
     control_tolerance: float | None = None

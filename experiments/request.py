@@ -12,6 +12,8 @@ from engine.config import EngineConfig
 from engine.errors import InvalidInputError
 from experiments.calibrate import FEWEST_BLOCKS, affordable_runs
 from experiments.design import level_text, same_level, thin
+from experiments.design_options import parse_across, pilot_pairs, search_design
+from experiments.experiment_file import ExperimentFile
 from experiments.factors import Factor, FactorExpectation, get_factor, load_factors, parse_values
 from experiments.metric_info import metric_info
 from experiments.spec import SweepSpec, parse_duration, parse_rate, parse_share
@@ -50,6 +52,10 @@ class SweepRequest:
     target_command: str | None = None
     target_args: str | None = None
     served_model_name: str | None = None
+    pilot: int | None = None
+    across: str | None = None
+    search: str | None = None
+    storage: str | None = None
     question: str | None = None
     hypothesis: tuple[FactorExpectation, ...] | None = None
     """Of an experiment file, in the place of the factor's."""
@@ -86,6 +92,11 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
         raise InvalidInputError(
             "values", request.values, f"at least one level beside the baseline {level_text(baseline)}"
         )
+    search_range = None
+    if request.search == "tpe":
+        levels, search_range = search_design(factor, levels, baseline)
+    elif request.search not in (None, "levels"):
+        raise InvalidInputError("search", request.search, "levels or tpe")
     settings = {**factor.fixed, **engine}
     if target.kind == "attach":
         settings = {}
@@ -156,6 +167,11 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
         blocks=blocks,
         budget_s=budget_s,
         confirm_blocks=_at_least("confirm", request.confirm, 0) or 0,
+        pilot_pairs=pilot_pairs(request.pilot, len(levels) + 1, blocks, budget_s),
+        across=parse_across(request.across),
+        search="tpe" if search_range is not None else "levels",
+        search_range=search_range,
+        storage=request.storage,
         seed=request.seed if request.seed is not None else secrets.randbelow(2**31),
         model=model,
         side=factor.side,
@@ -166,6 +182,26 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
             name: value for name, value in factor.fixed.items() if name not in engine and name in settings
         },
     )
+
+
+def request_of_file(file: ExperimentFile) -> tuple[SweepRequest, dict[str, Any]]:
+    """The request that an experiment file makes, and the engine settings in it."""
+
+    def text(value: object) -> str | None:
+        return None if value is None else level_text(value)
+
+    given: dict[str, Any] = {
+        "values": None if file.levels is None else ",".join(map(level_text, file.levels)),
+        "baseline": text(file.baseline), "request_rate": text(file.request_rate),
+        "utilisation": text(file.utilisation), "blocks": file.blocks, "budget": file.budget,
+        "metric": file.metric, "delta": file.delta, "slo": file.slo, "workload": file.workload,
+        "num_prompts": file.num_prompts, "confirm": file.confirm, "pilot": file.pilot, "across": file.across,
+        "search": file.search, "seed": file.seed, "target": file.target, "target_args": file.target_args,
+        "target_command": file.target_command, "question": file.question,
+        "hypothesis": None if file.hypothesis is None else tuple(file.hypothesis),
+    }  # fmt: skip
+    known = {name: value for name, value in given.items() if value is not None}
+    return SweepRequest(param=file.factor, **known), dict(file.engine or {})
 
 
 def check_side(factor: Factor, target: TargetChoice, engine: Mapping[str, Any]) -> None:

@@ -4,17 +4,19 @@ the last."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from experiments import analysis
 from experiments.calibrate import Calibration
-from experiments.conclusion import boundary_of_gain, choose, conclude
+from experiments.conclusion import Choice, boundary_of_gain, choose, conclude
 from experiments.control import Contamination, find_contamination
 from experiments.design import same_level
 from experiments.equivalence import compare_outputs, divergent_levels
 from experiments.hypothesis import judge_hypothesis
 from experiments.ledger import LedgerState, cell_key
-from experiments.models import Cell, Confirmation, Equivalence, Ratio, SweepResult, Verdict
-from experiments.spec import SweepSpec
+from experiments.models import Boundary, Cell, Confirmation, Equivalence, Level, Ratio, SweepResult, Verdict
+from experiments.phases import Across, judge_across, judge_pilot
+from experiments.spec import Load, SweepSpec
 
 AA_ALPHA = 0.01
 """Of the test that voids a sweep because its baseline differs from itself: one sound sweep in a hundred."""
@@ -51,11 +53,17 @@ def build_result(
     mde = analysis.detectable_effect(spec, main)
     choice = choose(spec, levels, main)
     confirmed = _confirmation(spec, cells)
+    if spec.search == "tpe" and confirmed is not None and confirmed.verdict is Verdict.BETTER:
+        # Levels of a search have a run or two each: only the pairs on fresh seeds prove one.
+        choice = Choice(confirmed.level, [])
+    across = judge_across(spec, cells)
     equivalence = compare_outputs([cell for cell in cells if cell.state == "DONE"], state.outputs)
     done = [cell for cell in main if cell.state == "DONE"]
     blocks_done = len({cell.block for cell in done})
     reasons = [*trouble, *_invalid_reasons(spec, main, aa, equivalence, contaminated)]
     conclusion = conclude(spec, levels, choice, confirmed, mde)
+    if across is not None:
+        conclusion += " " + across.text
     if reasons:
         conclusion = f"Not valid ({reasons[0]}). For what it is worth: {conclusion}"
     load = calibration.load if calibration else None
@@ -102,12 +110,30 @@ def build_result(
         },
         calibration=calibration.model_dump(mode="json") if calibration else {},
         confirmation=confirmed,
-        boundary=boundary_of_gain(spec, levels, choice, load, machine),
+        boundary=_boundary(spec, levels, choice, load, machine, across),
+        pilot=judge_pilot(spec, cells, spec.blocks),
+        across_axis=spec.across.axis if spec.across else "",
+        across=across.points if across else [],
         drift=analysis.baseline_drift(spec, main),
         contaminated_blocks=contaminated,
         control_tolerance=contamination.tolerance,
         notes=_notes(spec, cells, state, failures, equivalence, contamination),
     )
+
+
+def _boundary(
+    spec: SweepSpec,
+    levels: Sequence[Level],
+    choice: Choice,
+    load: Load | None,
+    machine: dict[str, Any],
+    across: Across | None,
+) -> Boundary:
+    found = boundary_of_gain(spec, levels, choice, load, machine)
+    if across is None:
+        return found
+    text = found.text.replace(" Other rates, lengths and machines were not tested.", "")
+    return found.model_copy(update={"text": f"{text} {across.text}"})
 
 
 def _contamination(cells: Sequence[Cell]) -> Contamination:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from engine.errors import InvalidInputError
 from experiments.design import level_text
 from experiments.factors import FactorExpectation, Side
 from experiments.models import Frozen
+from experiments.stats import RANK_BLOCKS
 from experiments.targets import BUILTIN, TargetChoice
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
@@ -24,6 +25,16 @@ class Load(Frozen):
     request_rate: float | None
     """Requests per second, Poisson; None: all at once."""
     num_prompts: int
+
+
+class AcrossSpec(Frozen):
+    """An axis along which the winner is compared with the baseline again."""
+
+    axis: Literal["rate", "workload"]
+    values: list[Any]
+    workloads: dict[str, dict[str, Any]] = Field(default={})
+    """The workloads whole, by name."""
+    pairs: int = 3
 
 
 class SweepSpec(Frozen):
@@ -56,6 +67,14 @@ class SweepSpec(Frozen):
     budget_s: float | None = None
     confirm_blocks: int = 3
     """Pairs that measure the winner again on fresh seeds; 0: none."""
+    pilot_pairs: int = 0
+    """Pairs of the baseline with itself before the first block."""
+    across: AcrossSpec | None = None
+    search: Literal["levels", "tpe"] = "levels"
+    """levels: each in every block; tpe: Optuna's sampler proposes those of the next block."""
+    search_range: tuple[float, float] | tuple[int, int] | None = None
+    storage: str | None = None
+    """Of Optuna's study: an RDB URL; None: a journal file in the sweep's folder."""
     retries: int = 1
     seed: int = 0
     model: str
@@ -72,6 +91,12 @@ class SweepSpec(Frozen):
     def runs_per_block(self) -> int:
         return len(self.levels) + 1
 
+    def residual_degrees(self, blocks: int) -> int | None:
+        """Degrees of freedom of the block design's residual; None where ranks take over."""
+        if blocks >= RANK_BLOCKS:
+            return None
+        return blocks * self.runs_per_block - blocks - len(self.levels) + 1
+
     def reproduce(self, load: Load | None) -> str:
         """The command line that repeats this sweep, with the rate and length that were calibrated."""
         words = [
@@ -80,7 +105,7 @@ class SweepSpec(Frozen):
             *("--blocks", str(self.blocks), "--metric", self.primary_metric, "--delta", f"{self.delta:.4g}"),
             *("--workload", self.workload, "--seed", str(self.seed), "--model", self.model),
         ]
-        words += self._target_words()
+        words += [*self._target_words(), *self._design_words()]
         if self.slo:
             words += ["--slo", self.slo]
         if self.budget_s is not None:
@@ -98,6 +123,14 @@ class SweepSpec(Frozen):
             elif value is not None:
                 words += [flag, str(value)]
         return shlex.join(words)
+
+    def _design_words(self) -> list[str]:
+        words = ["--confirm", str(self.confirm_blocks)]
+        if self.search != "levels":
+            words += ["--search", self.search]
+        if self.across is not None:
+            words += ["--across", f"{self.across.axis}={','.join(map(level_text, self.across.values))}"]
+        return words
 
     def _target_words(self) -> list[str]:
         target, words = self.target, []

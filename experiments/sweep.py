@@ -11,18 +11,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Protocol
 
 from engine.errors import InvalidInputError
 from experiments.budget import Budget
 from experiments.calibrate import MIN_BLOCKS, Calibration, RunProbe, calibrate
-from experiments.cells import CellOutcome, NoProgress, RunCell, SweepProgress, outputs_digest
+from experiments.cell_runner import BaselineFailedError, CellRunner
+from experiments.cells import NoProgress, RunCell, SweepProgress
 from experiments.conclusion import effect_text
 from experiments.control import ControlKernel
-from experiments.design import level_text, make_confirmation, make_schedule, same_level
-from experiments.ledger import Ledger, cell_key
+from experiments.design import level_text, make_block, make_pairs, make_schedule, same_level
+from experiments.ledger import Ledger
 from experiments.models import Cell, SweepResult
+from experiments.phases import across_cells, expected_text, judge_pilot, pilot_cells
+from experiments.proposals import best_candidate, measured_levels, propose
 from experiments.result import build_result
 from experiments.schedule import SWEEP_FILE, StoredSchedule, read_schedule, write_schedule
 from experiments.spec import SweepSpec
@@ -57,7 +59,9 @@ def new_sweep(spec: SweepSpec, root: Path, fingerprint: Mapping[str, Any]) -> Pa
         raise InvalidInputError(
             "runs-dir", str(root), f"a folder that can be written ({error.strerror})"
         ) from None
-    cells = make_schedule(spec.levels, spec.baseline, spec.blocks, spec.seed)
+    # A search knows only its first block; the ledger gets the later ones before they run.
+    blocks = 1 if spec.search == "tpe" else spec.blocks
+    cells = [*pilot_cells(spec), *make_schedule(spec.levels, spec.baseline, blocks, spec.seed)]
     stored = StoredSchedule(
         id=folder.name, created=utc_now(), spec=spec, fingerprint=dict(fingerprint), cells=cells
     )
@@ -113,28 +117,25 @@ class Sweep:
         self._folder = folder
         self._stored = stored
         self._spec = stored.spec
-        self._run_cell = run_cell
         self._progress: SweepProgress = progress or NoProgress()
         self._probe = probe
-        self._control = control or ControlKernel()
-        self._clock = clock
         self._ledger = Ledger(folder)
         self._state = self._ledger.read()
         self._budget = Budget(budget_s if budget_s is not None else self._spec.budget_s, clock)
         self._spent_before = sum(cell.seconds or 0.0 for cell in self._state.cells.values())
-        self._cells = [*stored.cells, *self._state.confirmation]
+        self._cells = [*stored.cells, *self._state.planned]
         self._calibration = (
             Calibration.model_validate(self._state.calibration) if self._state.calibration else None
         )
-        self._failures = self._known_failures()
-        self._trials = Trials(
-            folder,
-            stored.id,
-            self._spec.factor,
-            self._spec.levels,
-            self._spec.primary_metric,
-            self._spec.seed,
-        )
+        levels = self._spec.search_range or self._spec.levels
+        trials = Trials(
+            folder, stored.id, self._spec.factor, levels, self._spec.primary_metric, self._spec.seed,
+            self._spec.storage,
+        )  # fmt: skip
+        self._runner = CellRunner(
+            self._spec, self._ledger, self._state, trials, run_cell, self._progress,
+            control or ControlKernel(), clock, saved=lambda: self._save("running"),
+        )  # fmt: skip
 
     def run(self) -> SweepResult:
         """Run what is left. Ends with a readable ``sweep.json`` whatever happens, and never raises for a
@@ -142,19 +143,16 @@ class Sweep:
         status, trouble = "failed", []
         try:
             self._progress.planned(self._folder, self._cells)
-            if self._calibration is None:
-                self._progress.note("calibrating the load" if self._probe else "load as given")
-                self._calibration = calibrate(self._spec, self._probe, self._budget.elapsed())
-                self._ledger.calibrated(self._calibration.model_dump(mode="json"))
-            self._progress.note(self._calibration.text)
-            self._save("running")
+            self._set_load()
+            self._run_pilot()
             status = self._run_blocks()
             if status in ("complete", "budget"):
                 self._confirm_winner()
+                self._follow_the_gain()
         except KeyboardInterrupt:
             status = "interrupted"
             trouble = ["interrupted; continue with: workbench sweep --resume " + self._stored.id]
-        except _BaselineFailedError as error:
+        except BaselineFailedError as error:
             trouble = [f"the baseline can't run: {error}"]
         except Exception as error:
             # The record must say how the sweep ended before the error goes on to its caller.
@@ -162,37 +160,65 @@ class Sweep:
             raise
         return self._save(status, trouble)
 
+    def _set_load(self) -> None:
+        if self._calibration is None:
+            self._progress.note("calibrating the load" if self._probe else "load as given")
+            self._calibration = calibrate(self._spec, self._probe, self._budget.elapsed())
+            self._ledger.calibrated(self._calibration.model_dump(mode="json"))
+        self._runner.load = self._calibration.load
+        self._progress.note(self._calibration.text)
+
+    def _run_pilot(self) -> None:
+        """The baseline against itself: what will the sweep be able to see? Said before it begins."""
+        self._runner.run_open(self._of_phase("pilot"))
+        blocks = self._affordable_blocks()
+        pilot = judge_pilot(self._spec, self._now("pilot"), blocks)
+        self._progress.note(pilot.text if pilot is not None else expected_text(self._spec, blocks))
+
     def _run_blocks(self) -> str:
         """All blocks of the design, or those that the budget holds. Returns the status."""
-        if any(cell.phase == "confirm" for cell in self._cells):
-            return "complete" if self._is_complete() else "budget"
+        if self._of_phase("confirm"):
+            done = not any(self._runner.is_open(cell) for cell in self._of_phase("sweep"))
+            return "complete" if done else "budget"
         for block in range(self._spec.blocks):
-            cells = [cell for cell in self._stored.cells if cell.block == block]
-            todo = [cell for cell in cells if self._is_open(cell)]
+            cells = self._block(block)
+            todo = [cell for cell in cells if self._runner.is_open(cell)]
             begun = len(todo) < len(cells)
             if todo and not begun and block > 0 and not self._budget.holds(self._block_cost(block, todo)):
                 return "budget"
+            if cells and cells[0] not in self._cells:
+                self._plan(cells)
             for cell in todo:
-                self._run(cell)
+                self._runner.run(cell, self._remaining_seconds())
             if todo and block + 1 < self._spec.blocks:
                 self._tell_what_could_be_seen(block)
         return "complete"
 
+    def _block(self, block: int) -> list[Cell]:
+        """Cells of a block; those of a search's next block are proposed now."""
+        cells = [cell for cell in self._of_phase("sweep") if cell.block == block]
+        if cells or self._spec.search != "tpe":
+            return cells
+        levels = propose(self._spec, self._now("sweep"), len(self._spec.levels) - 1)
+        return make_block(levels, self._spec.baseline, block, self._spec.seed)
+
     def _block_cost(self, block: int, cells: Sequence[Cell]) -> float:
-        """Seconds that one more block needs, with the confirmation's share kept back once there are enough
-        blocks."""
-        runs = sum(1 for cell in cells if level_text(cell.level) not in self._failures)
-        if block >= MIN_BLOCKS and self._spec.confirm_blocks and self._winner() is not None:
+        """Seconds that one more block needs, with the share of what follows the blocks kept back once there
+        are enough of them."""
+        runs = sum(1 for cell in cells if level_text(cell.level) not in self._runner.failures)
+        if block >= MIN_BLOCKS and self._winner() is not None:
             runs += 2 * self._spec.confirm_blocks
+            if self._spec.across is not None:
+                runs += 2 * self._spec.across.pairs * len(self._spec.across.values)
         return runs * self._run_seconds()
 
     def _confirm_winner(self) -> None:
         """Measure the winner against the baseline on requests that no block has seen, when there is room
         for it."""
         spec = self._spec
-        if not any(cell.phase == "confirm" for cell in self._cells):
+        if not self._of_phase("confirm"):
             winner = self._winner()
-            blocks = len({c.block for c in self._state.cells.values() if c.state == "DONE"})
+            blocks = len({c.block for c in self._now("sweep") if c.state == "DONE"})
             if winner is None or not spec.confirm_blocks or blocks < MIN_BLOCKS:
                 return
             pairs = spec.confirm_blocks
@@ -201,90 +227,40 @@ class Sweep:
             if pairs < 2:
                 self._progress.note("no time left to measure the winner again on fresh seeds")
                 return
-            planned = make_confirmation(winner, spec.baseline, pairs, spec.blocks, spec.seed)
-            self._ledger.confirming(planned)
-            self._cells += planned
+            self._plan(make_pairs(spec.baseline, winner, pairs, spec.blocks, spec.seed, "confirm"))
             self._progress.note(f"measuring {level_text(winner)} again on fresh seeds: {pairs} pairs")
-        for cell in [cell for cell in self._cells if cell.phase == "confirm"]:
-            if self._is_open(cell):
-                self._run(cell)
+        self._runner.run_open(self._of_phase("confirm"))
+
+    def _follow_the_gain(self) -> None:
+        """Measure the winner against the baseline along the axis, value after value while there is time."""
+        if self._spec.across is None:
+            return
+        if not self._of_phase("across"):
+            winner = self._winner()
+            if winner is None:
+                self._progress.note(f"no winner to follow along {self._spec.across.axis}")
+                return
+            self._plan(across_cells(self._spec, winner))
+        for value in self._spec.across.values:
+            cells = [cell for cell in self._of_phase("across") if cell.at == value]
+            todo = [cell for cell in cells if self._runner.is_open(cell)]
+            if todo and not self._budget.holds(len(todo) * self._run_seconds()):
+                self._progress.note(f"no time left for {self._spec.across.axis} {level_text(value)}")
+                return
+            if todo:
+                self._progress.note(f"{self._spec.across.axis} {level_text(value)}")
+            self._runner.run_open(todo)
 
     def _winner(self) -> Any | None:
+        """The level that the blocks single out (of a search: its candidate), not the baseline."""
         best = self._result("running").best
+        if self._spec.search == "tpe" and best is None:
+            best = best_candidate(self._spec, self._now("sweep"))
         return None if best is None or same_level(best, self._spec.baseline) else best
 
-    def _run(self, cell: Cell) -> None:
-        """Run a cell, again after a failure; write its end to the ledger and the record to ``sweep.json``."""
-        name = level_text(cell.level)
-        if name in self._failures:
-            self._finish(cell.model_copy(update={"state": "SKIPPED", "reason": self._failures[name]}), None)
-            return
-        self._progress.cell_started(cell, self._remaining_seconds())
-        for attempt in range(1, self._spec.retries + 2):
-            self._ledger.started(cell, attempt)
-            trial = self._trials.start(cell, attempt)
-            before, start = self._control(), self._clock()
-            outcome = self._attempt(cell)
-            seconds, after = self._clock() - start, self._control()
-            self._trials.finish(trial, outcome)
-            if outcome.state == "DONE" or not outcome.retryable or attempt > self._spec.retries:
-                break
-            self._ledger.repeated(cell, attempt, outcome)
-            self._state.attempts.append(
-                {
-                    "cell": list(cell_key(cell)),
-                    "level": cell.level,
-                    "state": outcome.state,
-                    "reason": outcome.reason,
-                }
-            )
-            self._progress.note(f"{name}: {outcome.reason}; trying again")
-        ended = cell.model_copy(
-            update={
-                "state": outcome.state,
-                "run": outcome.run,
-                "reason": outcome.reason,
-                "metrics": dict(outcome.metrics),
-                "output_sha256": outputs_digest(outcome.outputs),
-                "attempts": attempt,
-                "seconds": round(seconds, 3),
-                "control_ms": [round(before, 4), round(after, 4)],
-                "flagged": list(outcome.flagged),
-            }
-        )
-        self._finish(ended, outcome)
-        self._give_up_if_it_never_runs(ended, outcome)
-
-    def _attempt(self, cell: Cell) -> CellOutcome:
-        if self._calibration is None:
-            raise RuntimeError("a cell was run before the load was set")
-        try:
-            return self._run_cell(cell, self._calibration.load)
-        except InvalidInputError as error:
-            return CellOutcome(state="FAILED", reason=str(error), retryable=False)
-        except Exception as error:
-            # Whatever a target or its harness does wrong costs this run and is told as its reason, never
-            # the sweep.
-            return CellOutcome(state="FAILED", reason=f"{type(error).__name__}: {error}".splitlines()[0])
-
-    def _finish(self, cell: Cell, outcome: CellOutcome | None) -> None:
-        self._ledger.finished(cell, outcome)
-        self._state.cells[cell_key(cell)] = cell
-        self._state.outputs[cell_key(cell)] = dict(outcome.outputs) if outcome else {}
-        if outcome and outcome.context and not self._state.context:
-            self._state.context = dict(outcome.context)
-        self._save("running")
-        self._progress.cell_finished(cell)
-
-    def _give_up_if_it_never_runs(self, cell: Cell, outcome: CellOutcome) -> None:
-        """A level that has never given a result is not tried in later blocks; the baseline ends the sweep."""
-        if outcome.state == "DONE" or (outcome.state == "VOID" and outcome.retryable):
-            return
-        if any(c.state == "DONE" and same_level(c.level, cell.level) for c in self._state.cells.values()):
-            return
-        if same_level(cell.level, self._spec.baseline):
-            raise _BaselineFailedError(outcome.reason)
-        self._failures[level_text(cell.level)] = outcome.reason
+    def _plan(self, cells: Sequence[Cell]) -> None:
+        self._ledger.planned(cells)
+        self._cells += cells
 
     def _tell_what_could_be_seen(self, block: int) -> None:
         """After each block: the smallest effect that the design would show with the noise seen so far."""
@@ -294,46 +270,46 @@ class Sweep:
         if block in result.contaminated_blocks:
             self._progress.note(f"block {block}: the control kernel moved, marked contaminated")
 
-    def _known_failures(self) -> dict[str, str]:
-        """Levels that a ledger read back shows as given up: failed, and never with a result."""
-        cells = self._state.cells.values()
-        ran = {level_text(cell.level) for cell in cells if cell.state == "DONE"}
-        bad = ("FAILED", "SKIPPED")
-        failed = {level_text(cell.level): cell.reason for cell in cells if cell.state in bad}
-        return {name: reason for name, reason in failed.items() if name not in ran}
+    def _of_phase(self, phase: str) -> list[Cell]:
+        """Planned cells."""
+        return [cell for cell in self._cells if cell.phase == phase]
 
-    def _is_open(self, cell: Cell) -> bool:
-        return cell_key(cell) not in self._state.cells
-
-    def _is_complete(self) -> bool:
-        return not any(self._is_open(cell) for cell in self._stored.cells)
+    def _now(self, phase: str) -> list[Cell]:
+        """Cells that have ended."""
+        return [cell for cell in self._state.cells.values() if cell.phase == phase]
 
     def _run_seconds(self) -> float:
-        """Wall time of a run: as observed, the calibration's guess before the first."""
-        seen = [c.seconds for c in self._state.cells.values() if c.seconds is not None]
-        if seen:
-            return fmean(seen)
-        return self._calibration.run_s if self._calibration else 0.0
+        return self._runner.seconds(self._calibration.run_s if self._calibration else 0.0)
+
+    def _affordable_blocks(self) -> int:
+        left, run_s = self._budget.left(), self._run_seconds()
+        if left is None or run_s <= 0:
+            return self._spec.blocks
+        return max(1, min(self._spec.blocks, int(left / (run_s * self._spec.runs_per_block))))
 
     def _remaining_seconds(self) -> float | None:
-        left = sum(1 for cell in self._stored.cells if self._is_open(cell)) * self._run_seconds()
+        if self._spec.search == "tpe":
+            return self._budget.left()
+        left = sum(1 for cell in self._of_phase("sweep") if self._runner.is_open(cell)) * self._run_seconds()
         limit = self._budget.left()
         return left if limit is None else min(left, max(limit, 0.0))
 
     def _result(self, status: str, trouble: Sequence[str] = ()) -> SweepResult:
-        cells = self._cells
+        cells, spec = self._cells, self._spec
         if status == "budget":
             skipped = {"state": "SKIPPED", "reason": "budget"}
-            cells = [cell.model_copy(update=skipped) if self._is_open(cell) else cell for cell in cells]
+            cells = [c.model_copy(update=skipped) if self._runner.is_open(c) else c for c in cells]
+        if spec.search == "tpe":
+            spec = spec.model_copy(update={"levels": measured_levels(spec, cells)})
         return build_result(
             sweep_id=self._stored.id,
             created=self._stored.created,
             status=status,
-            spec=self._spec,
+            spec=spec,
             schedule=cells,
             state=self._state,
             calibration=self._calibration,
-            failures=self._failures,
+            failures=self._runner.failures,
             elapsed_s=self._spent_before + self._budget.elapsed(),
             trouble=trouble,
         )
@@ -342,7 +318,3 @@ class Sweep:
         result = self._result(status, trouble)
         write_json(self._folder / SWEEP_FILE, result.model_dump(mode="json"))
         return result
-
-
-class _BaselineFailedError(Exception):
-    """The baseline has never given a result, so there is nothing to compare with."""

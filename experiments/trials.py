@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.errors import InvalidInputError
 from experiments.cells import CellOutcome
 from experiments.design import level_text
 from experiments.metric_info import metric_info, response
@@ -28,22 +29,37 @@ class Trials:
     """Study ``sweep_id`` in ``folder/optuna.journal``; made when absent, continued when there."""
 
     def __init__(
-        self, folder: Path, sweep_id: str, factor: str, levels: Sequence[Any], metric: str, seed: int
+        self,
+        folder: Path,
+        sweep_id: str,
+        factor: str,
+        levels: Sequence[Any] | tuple[float, float],
+        metric: str,
+        seed: int,
+        storage: str | None = None,
     ) -> None:
+        """
+        Args:
+            levels: of the design; a pair of numbers: the range that a search looks for them in.
+            storage: an RDB URL (``sqlite:///sweeps.db``, ``postgresql://...``); None: the journal file.
+
+        Raises:
+            InvalidInputError: the storage can't be opened.
+        """
         import optuna
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._metric = metric
         self._factor = factor
-        self._space: dict[str, optuna.distributions.BaseDistribution] = {
-            factor: optuna.distributions.CategoricalDistribution([level_text(level) for level in levels])
-        }
+        self._space: optuna.distributions.BaseDistribution
+        if isinstance(levels, tuple):
+            self._space = optuna.distributions.FloatDistribution(float(levels[0]), float(levels[1]))
+        else:
+            self._space = optuna.distributions.CategoricalDistribution([level_text(v) for v in levels])
         info = metric_info(metric)
         self._study = optuna.create_study(
             study_name=sweep_id,
-            storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
+            storage=_open_storage(folder, storage),
             sampler=optuna.samplers.RandomSampler(seed=seed),
             pruner=optuna.pruners.NopPruner(),
             direction="maximize" if info is not None and info.higher_is_better else "minimize",
@@ -62,9 +78,15 @@ class Trials:
             cell.baseline_copy, "seed": cell.seed, "nonce": cell.nonce, "attempt": attempt,
         }  # fmt: skip
         self._study.enqueue_trial(
-            {self._factor: level_text(cell.level)}, user_attrs=attributes, skip_if_exists=False
+            {self._factor: self._value(cell.level)}, user_attrs=attributes, skip_if_exists=False
         )
-        return self._study.ask(self._space)
+        return self._study.ask({self._factor: self._space})
+
+    def _value(self, level: Any) -> Any:
+        import optuna
+
+        is_number = isinstance(self._space, optuna.distributions.FloatDistribution)
+        return float(level) if is_number else level_text(level)
 
     def finish(self, trial: optuna.Trial, outcome: CellOutcome) -> None:
         """Close a trial: COMPLETE with the metric of a run that counts, else FAIL with the reason."""
@@ -79,3 +101,18 @@ class Trials:
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
         else:
             self._study.tell(trial, value)
+
+
+def _open_storage(folder: Path, url: str | None) -> Any:
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    if url is None:
+        return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+    try:
+        return RDBStorage(url)
+    except Exception as error:
+        # SQLAlchemy and its drivers raise their own kinds; to the user all of them are a storage that can't
+        # be used.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InvalidInputError("storage", url, f"a database URL that can be opened ({reason})") from None

@@ -17,8 +17,9 @@ from experiments.design import level_text, same_level
 from experiments.factors import Factor
 from experiments.metric_info import HEADLINE, metric_info
 from experiments.models import Cell, Level, Ratio, SweepResult, Verdict
+from experiments.phases import TYPICAL_SD
 from experiments.spec import SweepSpec
-from experiments.stats import RANK_BLOCKS, minimum_detectable_effect
+from experiments.stats import minimum_detectable_effect
 
 STYLES = {
     Verdict.BETTER: "bold green",
@@ -30,8 +31,6 @@ STYLES = {
 }
 _ARROWS = {"up": "↑", "down": "↓", "none": "="}
 _HELD = {True: ("held", "green"), False: ("did not hold", "red"), None: ("the data can't tell", "yellow")}
-TYPICAL_SD = 0.04
-"""Spread of a log ratio between neighbouring runs on a shared 2-core machine with nothing else running."""
 
 
 def factor_table(factors: Mapping[str, Factor]) -> Table:
@@ -118,9 +117,7 @@ def plan_mde(spec: SweepSpec, blocks: int) -> float | None:
         blocks,
         alpha=spec.alpha,
         comparisons=max(1, len(spec.levels) - 1),
-        degrees=blocks * spec.runs_per_block - blocks - len(spec.levels) + 1
-        if blocks < RANK_BLOCKS
-        else None,
+        degrees=spec.residual_degrees(blocks),
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats as scipy_stats
 
 from experiments.models import Verdict
-from experiments.stats import Spread, holm, interval, judge, residual_spread
+from experiments.stats import RANK_BLOCKS, Spread, holm, interval, judge, residual_spread
 from tests.experiments import noise
 
 REPLICATES = 2000
@@ -33,9 +33,14 @@ def sweep_runs(rng: np.random.Generator, model: Noise, blocks: int, effect: floa
 
 def verdicts(times: NDArray[np.float64], delta: float = 0.05) -> list[Verdict]:
     names = [*map(str, range(LEVELS)), "", ""]
+    if len(times) >= RANK_BLOCKS:
+        return verdicts_of(times, delta, None)
     runs = [(b, n, log) for b, row in enumerate(times) for n, log in zip(names, row, strict=True)]
     spread = residual_spread(runs)
-    known = spread.times(1.5) if spread else None
+    return verdicts_of(times, delta, spread.times(1.5) if spread else None)
+
+
+def verdicts_of(times: NDArray[np.float64], delta: float, known: Spread | None) -> list[Verdict]:
     ratios = [times[:, level] - times[:, LEVELS:].mean(axis=1) for level in range(LEVELS)]
     estimates = [interval(row, known=known) for row in ratios]
     adjusted = holm([e.p for e in estimates if e is not None])
