@@ -4,8 +4,10 @@
 
 Starts this engine's server itself (or takes a running one: ``--ours URL``). Every server must offer
 ``/v1/completions`` with token-id prompts, streaming. In each round every case runs once on each server, in an
-order that turns from round to round, with prompts that no server has seen before. Printed: medians over
-rounds and the ratio of this engine to each peer (throughput: above 1 is better; times: below 1 is better).
+order that turns from round to round, with prompts that no server has seen before. A server that has just
+served may go on polling for a while, so there is a pause before each turn, for every server alike. Printed:
+medians over rounds and the ratio of this engine to each peer (throughput: above 1 is better; times: below 1
+is better).
 """
 
 from __future__ import annotations
@@ -140,7 +142,7 @@ async def model_of(url: str) -> str:
 
 
 async def run_rounds(
-    servers: dict[str, str], cases: list[Case], rounds: int, seed: int
+    servers: dict[str, str], cases: list[Case], rounds: int, seed: int, pause_s: float
 ) -> dict[str, dict[str, list[Sample]]]:
     """Samples by case and server."""
     models = {name: await model_of(url) for name, url in servers.items()}
@@ -154,6 +156,7 @@ async def run_rounds(
     for turn in range(rounds):
         for case in cases:
             for name in names:
+                await asyncio.sleep(pause_s)
                 # The same prompts for every server; new ones each round, for prefix caches remember.
                 sample = await run_case(servers[name], models[name], case, seed + turn)
                 samples[case.name][name].append(sample)
@@ -242,6 +245,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", default="", help="run only cases whose name contains one of these (comma)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pause", type=float, default=5.0, help="seconds before each case on each server")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     cases = [c for c in CASES if any(part in c.name for part in args.cases.split(","))]
@@ -249,7 +253,8 @@ def main() -> None:
         parser.error(f"--cases {args.cases!r}: none of {', '.join(repr(c.name) for c in CASES)}")
 
     def run(ours: str) -> dict[str, dict[str, list[Sample]]]:
-        return asyncio.run(run_rounds({OURS: ours, **dict(args.peer)}, cases, args.rounds, args.seed))
+        servers = {OURS: ours, **dict(args.peer)}
+        return asyncio.run(run_rounds(servers, cases, args.rounds, args.seed, args.pause))
 
     if args.ours:
         samples = run(args.ours.rstrip("/"))

@@ -12,12 +12,15 @@ from engine.errors import InvalidInputError, ModelLoadError
 from engine.executor.info import ExecutorInfo
 from engine.executor.kv_sizing import num_kv_blocks
 from engine.executor.torch_executor import TorchExecutor
+from engine.executor.warm_up import warm_up
 from engine.kernels.threads import usable_physical_cores
 from engine.models.backend import ModelBackend
 from engine.models.dense import ReferenceBackend
 from engine.models.loader import LoadedModel, load_model
 
 logger = logging.getLogger(__name__)
+
+_WARM_UP_TOKENS = 64
 
 
 def create_executor(config: EngineConfig) -> tuple[TorchExecutor, ExecutorInfo]:
@@ -38,6 +41,7 @@ def create_executor(config: EngineConfig) -> tuple[TorchExecutor, ExecutorInfo]:
     bytes_per_block = backend.kv_bytes_per_block()
     blocks = num_kv_blocks(config, model.max_model_len, bytes_per_block)
     executor = TorchExecutor(backend, blocks, config.max_num_seqs, model.max_model_len, config.block_size)
+    warm_up(executor, min(_WARM_UP_TOKENS, model.max_model_len - 1), config.block_size)
     info = ExecutorInfo(
         model=model.description.source.name,
         architecture=model.config.architecture,
@@ -68,7 +72,12 @@ def _create_backend(
             from engine.kernels.cpu.backend import CpuBackend
 
             native = CpuBackend(
-                model.weights, model.max_model_len, config.block_size, config.quantization, num_threads
+                model.weights,
+                model.max_model_len,
+                config.block_size,
+                config.quantization,
+                num_threads,
+                min(config.max_num_batched_tokens, config.max_num_seqs * model.max_model_len),
             )
             return native, None
         except (ImportError, OSError, RuntimeError) as error:

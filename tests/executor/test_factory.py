@@ -15,6 +15,7 @@ from engine.errors import InvalidInputError, ModelLoadError
 from engine.executor.factory import create_executor, usable_physical_cores
 from engine.executor.kv_sizing import num_kv_blocks
 from engine.executor.torch_executor import TorchExecutor
+from engine.plan import StepPlan, StepResult
 from tests.executor.plans import new, plan
 from tests.helpers.tiny_model import ARCHITECTURES, VOCAB_SIZE, make_tiny_model
 
@@ -92,6 +93,27 @@ def test_info_says_what_is_in_force(tmp_path: Path) -> None:
     assert (info.vocab_size, info.eos_token_ids) == (VOCAB_SIZE, [2])
     assert info.model_config["num_kv_heads"] == 2
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("max_model_len", [2, 200])
+def test_the_first_step_is_behind_an_executor_that_knows_no_request(
+    max_model_len: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[StepPlan] = []
+    execute = TorchExecutor.execute
+
+    def recorded(executor: TorchExecutor, step: StepPlan) -> StepResult:
+        plans.append(step)
+        return execute(executor, step)
+
+    monkeypatch.setattr(TorchExecutor, "execute", recorded)
+    folder = make_tiny_model(tmp_path)
+    executor, _ = create_executor(config(folder, max_model_len=max_model_len, max_num_seqs=1))
+    tokens = {2: [1, 1], 200: [64, 1]}[max_model_len]
+    assert [p.total_num_scheduled_tokens for p in plans if p.num_scheduled_tokens] == tokens
+    assert all(block == 0 for p in plans for request in p.new_requests for block in request.block_ids)
+    first = plan(1, {"r": (0, 1)}, ["r"], new_requests=[new("r", [5], [1])])
+    assert len(executor.execute(first).sampled_token_ids) == 1
 
 
 def test_auto_falls_back_with_a_reason(

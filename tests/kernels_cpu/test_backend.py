@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -137,6 +138,45 @@ def test_logits_are_the_same_bits_alone_batched_chunked_and_on_more_threads(
     neighbour = random_tokens(470, seed=9)
     batch = forward_batch([(neighbour, 0, other), (tokens, 0, blocks)], block_size)
     assert torch.equal(backend.forward(batch)[470:], alone)
+
+
+def test_buffers_that_grow_and_buffers_with_room_give_the_same_bits() -> None:
+    config, block_size = CONFIGS[2]
+    weights = random_weights(config, torch.bfloat16)
+    num_blocks, _ = pools(block_size)
+    grown, roomy = (
+        run_steps(native(weights, block_size, num_blocks, max_num_tokens=n), block_size, all_logits=True)
+        for n in (0, 1000)
+    )
+    assert torch.equal(grown, roomy)
+
+
+def test_times_of_stages_tell_one_forward() -> None:
+    config, block_size = CONFIGS[2]
+    backend = native(random_weights(config, torch.float32), block_size, 40)
+    batch = forward_batch([(random_tokens(100), 0, list(range(1, 30)))], block_size, False)
+    backend.forward(batch)
+    assert backend.stage_times() == []
+    backend.time_stages()
+    begin = time.monotonic_ns()
+    backend.forward(batch)
+    end = time.monotonic_ns()
+    names, ended, waited = zip(*backend.stage_times(), strict=True)
+    layer = ("norm", "qkv", "rope", "attention", "o", "norm", "gate_up", "down")
+    last = (
+        "norm",
+        "qkv",
+        "rope",
+        "attention",
+        "keep rows",
+        "o",
+        "gate_up",
+        "down",
+        "head",
+    )  # one row is left
+    assert names == ("embed", *layer * (config.num_layers - 1), *last)
+    assert [begin, *sorted(ended), end] == [begin, *ended, end]
+    assert min(waited) >= 0
 
 
 def test_int8_stays_near_the_float_model() -> None:

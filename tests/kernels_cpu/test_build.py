@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def test_built_once_and_again_when_a_source_or_the_instruction_set_changes(cache
     (build.SOURCE_DIR / "kernels.cpp").write_text('extern "C" int wb_isa(void) { return 1; }\n')
     assert build_library() not in (first, build_library("portable"))
     assert len(built(cache)) == 4
+
+
+def test_libraries_of_one_process_share_nothing(cache: Path) -> None:
+    """A static in a template is one object for the whole process, unless its library hides it."""
+    (build.SOURCE_DIR / "kernels.cpp").write_text(
+        "template <class T> int& calls() { static int n = 0; return n; }\n"
+        'extern "C" __attribute__((visibility("default"))) int wb_isa(void) { return ++calls<int>(); }\n'
+    )
+    libraries = [build_library("native"), build_library("portable")]
+    assert len(built(cache)) == 2
+    assert [ctypes.CDLL(str(path)).wb_isa() for path in libraries] == [1, 1]
 
 
 def test_a_compile_error_is_one_line_and_leaves_nothing_behind(cache: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from engine.errors import InvalidInputError
 from engine.kernels.cpu.build import InstructionSet
-from engine.kernels.cpu.library import ISA_NAMES, Batch, ModelSpec, check, load_library, pointer
+from engine.kernels.cpu.library import ISA_NAMES, STAGE_NAMES, Batch, ModelSpec, check, load_library, pointer
 from engine.kernels.threads import usable_physical_cores
 from engine.models.backend import ForwardBatch
 from engine.models.rope import rope_cos_sin
@@ -18,6 +18,7 @@ from engine.models.weights import ModelWeights
 
 _QKV, _O, _GATE_UP, _DOWN, _LM_HEAD = range(5)
 _INPUT_NORM, _POST_NORM, _Q_NORM, _K_NORM, _FINAL_NORM = range(5)
+_STAGES_PER_LAYER = 10
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -35,6 +36,8 @@ class CpuBackend:
         quantization: ``none``, or ``int8``: symmetric, one scale per output row of every matrix (the
             embedding is not quantised, the head is).
         num_threads: None: the physical cores this process may use.
+        max_num_tokens: of one forward that the buffers have room for from the start; larger ones make them
+            grow.
         isa: instruction set to build for; None: ``WORKBENCH_CPU_ISA``, or all that the CPU has.
 
     Raises:
@@ -51,6 +54,7 @@ class CpuBackend:
         block_size: int,
         quantization: str = "none",
         num_threads: int | None = None,
+        max_num_tokens: int = 0,
         *,
         isa: InstructionSet | None = None,
     ) -> None:
@@ -63,6 +67,7 @@ class CpuBackend:
         if config.head_size % 2:
             raise InvalidInputError("head_size", config.head_size, "an even number")
         self.vocab_size = config.vocab_size
+        self._num_layers = config.num_layers
         self.num_threads = num_threads or usable_physical_cores()
         self._lib = load_library(isa)
         self.instruction_set = ISA_NAMES[self._lib.wb_isa()]
@@ -81,6 +86,7 @@ class CpuBackend:
             int8=quantization == "int8",
             bf16=self.dtype == torch.bfloat16,
             num_threads=self.num_threads,
+            max_num_tokens=max_num_tokens,
             rms_norm_eps=config.rms_norm_eps,
             attention_scale=1.0 / math.sqrt(config.head_size),
         )
@@ -157,3 +163,15 @@ class CpuBackend:
         )
         check(self._lib.wb_model_forward(self._model, ctypes.byref(native)))
         return logits
+
+    def time_stages(self) -> None:
+        """From now on keep the times of every forward's stages (two readings of the clock each)."""
+        self._lib.wb_model_time_stages(self._model)
+
+    def stage_times(self) -> list[tuple[str, int, int]]:
+        """The last forward's stages in order: name, end (ns, monotonic clock), time that threads waited for
+        that end (ns, summed over threads). Empty before :meth:`time_stages`."""
+        size = _STAGES_PER_LAYER * (self._num_layers + 1)
+        kinds, ended, waited = (ctypes.c_int32 * size)(), (ctypes.c_int64 * size)(), (ctypes.c_int64 * size)()
+        used = self._lib.wb_model_stage_times(self._model, size, kinds, ended, waited)
+        return [(STAGE_NAMES[kinds[i]], ended[i], waited[i]) for i in range(used)]

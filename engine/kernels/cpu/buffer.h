@@ -10,6 +10,15 @@
 
 namespace wb {
 
+// Back [begin, begin + bytes), a part of a Buffer, with memory; what is there stays as it is. A hint where the system cannot.
+inline void populate([[maybe_unused]] char* begin, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  constexpr size_t kPage = 4096;
+  const size_t first = reinterpret_cast<size_t>(begin) / kPage * kPage, last = reinterpret_cast<size_t>(begin) + bytes;
+  (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_POPULATE_WRITE);
+#endif
+}
+
 class Buffer {
  public:
   Buffer() = default;
@@ -50,6 +59,11 @@ class Buffer {
   // Make room for `bytes`; contents are lost (and zero) when it grows.
   void reserve(size_t bytes) {
     if (bytes > capacity_) *this = Buffer(bytes + bytes / 2);
+  }
+
+  // Have the system back the whole buffer with memory now, and not page by page when it is first used.
+  void populate() const {
+    if (data_) wb::populate(data_, capacity_);
   }
 
  private:

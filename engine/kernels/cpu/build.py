@@ -39,6 +39,8 @@ _COMMON_FLAGS = (
     "-pthread",
     "-fPIC",
     "-shared",
+    # Kernels of one instruction set must never be bound to another library of the same process.
+    "-fvisibility=hidden",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-Wno-psabi",

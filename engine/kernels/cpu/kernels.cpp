@@ -23,6 +23,7 @@ void* created(F&& f) {
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 // Instruction set chosen at build: 3 AVX-512 with BF16, 2 AVX-512, 1 AVX2, 0 portable.
@@ -76,6 +77,12 @@ void wb_model_fill_kv(void* model, float value) { static_cast<wb::ModelBase*>(mo
 
 int wb_model_forward(void* model, const WbBatch* batch) {
   return guarded([&] { return static_cast<wb::ModelBase*>(model)->forward(*batch); });
+}
+
+void wb_model_time_stages(void* model) { static_cast<wb::ModelBase*>(model)->time_stages(); }
+
+int wb_model_stage_times(void* model, int capacity, int32_t* kinds, int64_t* ended, int64_t* waited) {
+  return static_cast<wb::ModelBase*>(model)->stage_times(capacity, kinds, ended, waited);
 }
 
 // Single kernels: see units.h.
@@ -141,3 +148,4 @@ void wb_rotate(float* x, int rows, int head_dim, const int64_t* positions, const
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

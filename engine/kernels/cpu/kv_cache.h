@@ -52,7 +52,8 @@ struct KvGeometry {
   int touched(int tokens) const { return tokens / block_size * sub_blocks + ceil_div(tokens % block_size, kLanes); }
 };
 
-// Write one token's key and value of one head (fp32, already rotated) into its slot.
+// Write one token's key and value of one head (fp32, already rotated) into its slot. Two tokens of a bf16 pair may be written by
+// two threads at once: each writes its own half only.
 template <class T>
 WB_INLINE void write_kv(const KvGeometry& g, char* layer, int64_t slot, int head, const float* key, const float* value) {
   const int block = static_cast<int>(slot / g.block_size), offset = static_cast<int>(slot % g.block_size);
@@ -60,8 +61,17 @@ WB_INLINE void write_kv(const KvGeometry& g, char* layer, int64_t slot, int head
   constexpr int kPer = kPerWord<T>;
   T* k = reinterpret_cast<T*>(layer + g.key_offset(block, head, sub)) + lane * kPer;
   T* v = reinterpret_cast<T*>(layer + g.value_offset(block, head, sub)) + lane / kPer * g.dim_padded * kPer + lane % kPer;
-  for (int d = 0; d < g.head_dim; ++d) k[d / kPer * kLanes * kPer + d % kPer] = from_float<T>(key[d]);
-  for (int d = 0; d < g.head_dim; ++d) v[d * kPer] = from_float<T>(value[d]);
+  int d = 0;
+  for (; d + kLanes <= g.head_dim; d += kLanes) {
+    T lanes[kLanes];
+    store16(lanes, load16(key + d));
+    for (int i = 0; i < kLanes; i += kPer) std::memcpy(k + (d + i) * kLanes, lanes + i, sizeof(T) * kPer);
+    store_spread(v + d * kPer, load16(value + d));
+  }
+  for (; d < g.head_dim; ++d) {
+    k[d / kPer * kLanes * kPer + d % kPer] = from_float<T>(key[d]);
+    v[d * kPer] = from_float<T>(value[d]);
+  }
 }
 
 }  // namespace wb

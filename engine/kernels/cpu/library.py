@@ -10,6 +10,10 @@ import torch
 
 from engine.kernels.cpu.build import InstructionSet, build_library
 
+STAGE_NAMES = (
+    "embed", "norm", "qkv", "rope", "attention", "merge", "keep rows", "o", "gate_up", "down", "head",
+)  # fmt: skip
+"""``StageKind`` of model.h."""
 ISA_NAMES = {3: "avx512_bf16", 2: "avx512", 1: "avx2", 0: "portable"}
 
 
@@ -29,6 +33,7 @@ class ModelSpec(Structure):
         ("int8", c_int32),
         ("bf16", c_int32),
         ("num_threads", c_int32),
+        ("max_num_tokens", c_int32),
         ("rms_norm_eps", c_float),
         ("attention_scale", c_float),
     )
@@ -102,6 +107,9 @@ def load_library(isa: InstructionSet | None = None) -> ctypes.CDLL:
     lib.wb_model_fill_kv.restype = None
     lib.wb_model_fill_kv.argtypes = [c_void_p, c_float]
     lib.wb_model_forward.argtypes = [c_void_p, POINTER(Batch)]
+    lib.wb_model_time_stages.restype = None
+    lib.wb_model_time_stages.argtypes = [c_void_p]
+    lib.wb_model_stage_times.argtypes = [c_void_p, c_int, *[c_void_p] * 3]
     lib.wb_linear_create.restype = c_void_p
     lib.wb_linear_create.argtypes = [c_int, c_void_p, c_void_p, *[c_int] * 5]
     lib.wb_linear_free.restype = None

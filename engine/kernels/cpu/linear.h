@@ -154,7 +154,8 @@ void linear_block(const Linear& lin, const uint32_t* x, size_t x_words, int row_
   const int lines = tiles < 2 || !upcoming ? 0 : ceil_div(static_cast<int>(group_bytes / 64), (tiles - 1) * lin.words);
   const Fetch later = lines == 0 ? Fetch::kNone : lines == 1 ? Fetch::kLines1 : lines == 2 ? Fetch::kLines2 : Fetch::kLines4;
   const size_t slice = static_cast<size_t>(lin.words) * 64;
-  v16f result[kTileRows][kTileVecs];
+  constexpr size_t kResultStride = kTileVecs * kLanes;
+  alignas(64) float result[kTileRows * kResultStride];
   for (int row = row_begin; row < row_end; row += kTileRows, fetch = later) {
     const int rows = std::min(kTileRows, row_end - row);
     for (int r = 0; r < rows; ++r) tile.row[r] = x + static_cast<size_t>(row + r) * x_words;
@@ -163,13 +164,14 @@ void linear_block(const Linear& lin, const uint32_t* x, size_t x_words, int row_
       for (int i = 0; i < kTileVecs; ++i) tile.fetch[i] = upcoming + slice * static_cast<size_t>(done + i);
     }
     if (widen_on_the_fly)
-      run_tile<T, int8_t>(tile, rows, panels * kPanelVecs, fetch, result);
+      run_tile<T, int8_t>(tile, rows, panels * kPanelVecs, fetch, result, kResultStride);
     else
-      run_tile<T, T>(tile, rows, panels * kPanelVecs, fetch, result);
+      run_tile<T, T>(tile, rows, panels * kPanelVecs, fetch, result, kResultStride);
     for (int p = 0; p < panels; ++p) {
       const int column = (panel0 + p) * kPanelColumns;
       for (int r = 0; r < rows; ++r) {
-        v16f left = result[r][p * kPanelVecs], right = result[r][p * kPanelVecs + 1];
+        const float* pair = result + static_cast<size_t>(r) * kResultStride + p * kPanelColumns;
+        v16f left = load16(pair), right = load16(pair + kLanes);
         if (lin.int8) {
           left *= load16(lin.scales.as<float>() + column);
           right *= load16(lin.scales.as<float>() + column + kLanes);

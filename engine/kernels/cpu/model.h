@@ -7,12 +7,13 @@
 #include "attention.h"
 #include "layer_ops.h"
 #include "linear.h"
+#include "populate.h"
 
 extern "C" {
 
 struct WbModelSpec {
   int32_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_size;
-  int32_t block_size, max_model_len, int8, bf16, num_threads;
+  int32_t block_size, max_model_len, int8, bf16, num_threads, max_num_tokens;
   float rms_norm_eps, attention_scale;
 };
 
@@ -42,7 +43,17 @@ enum class Status : int {
 };
 
 enum LinearKind { kQkv = 0, kO = 1, kGateUp = 2, kDown = 3, kLmHead = 4 };
+enum StageKind { kEmbed, kNorm, kQkvStage, kRope, kAttention, kMerge, kKeepRows, kOStage, kGateUpStage, kDownStage, kHead };
 enum NormKind { kInputNorm = 0, kPostNorm = 1, kQNorm = 2, kKNorm = 3, kFinalNorm = 4 };
+
+// A thread's way through the stages of a forward.
+struct StageWalk {
+  Stage* at;
+  Stage& next(StageKind kind) {
+    at->kind.store(kind, std::memory_order_relaxed);
+    return *at++;
+  }
+};
 
 class ModelBase {
  public:
@@ -53,6 +64,10 @@ class ModelBase {
   virtual void fill_kv(float value) = 0;
   virtual size_t kv_bytes_per_block() const = 0;
   virtual Status forward(const WbBatch& batch) = 0;
+  // From now on keep the times of forwards' stages.
+  virtual void time_stages() = 0;
+  // Of each stage of the last forward: its kind, when it ended, how long threads waited for that. Returns how many there are.
+  virtual int stage_times(int capacity, int32_t* kinds, int64_t* ended, int64_t* waited) = 0;
 };
 
 template <class T>
@@ -82,6 +97,9 @@ class Model final : public ModelBase {
     own_rows_bytes_ = (kFewRows * hidden_words_ * 4 + 63) / 64 * 64;
     private_bytes_ = (own_rows_bytes_ + widened_bytes_ + attention_.scratch_bytes() + 4095) / 4096 * 4096;
     private_ = Buffer(private_bytes_ * static_cast<size_t>(spec.num_threads));
+    reserve(spec.max_num_tokens);
+    for (const Buffer* buffer : {&hidden_, &kept_hidden_, &normed_, &qkv_, &query_, &attended_, &kept_attended_, &inner_})
+      buffer->populate();
   }
 
   void set_linear(int layer, LinearKind kind, const void* weight, const void* bias) override {
@@ -110,13 +128,30 @@ class Model final : public ModelBase {
 
   void allocate_kv(int num_blocks) override {
     team_.settle();
+    populator_.stop();
     num_blocks_ = num_blocks;
-    cache_ = Buffer(kv_bytes_per_block() * static_cast<size_t>(num_blocks));
+    const size_t layer_bytes = kv_.block_bytes * static_cast<size_t>(num_blocks);
+    cache_ = Buffer(layer_bytes * layers_.size());
+    populator_.start(cache_.as<char>(), layers_.size(), layer_bytes);
   }
 
   void fill_kv(float value) override {
     const size_t count = kv_bytes_per_block() * static_cast<size_t>(num_blocks_) / sizeof(T);
     std::fill_n(cache_.as<T>(), count, from_float<T>(value));
+  }
+
+  void time_stages() override { timed_ = true; }
+
+  int stage_times(int capacity, int32_t* kinds, int64_t* ended, int64_t* waited) override {
+    team_.settle();
+    int used = 0;
+    for (const Stage& stage : stages_) {
+      if (!stage.ended_ns || used == capacity) break;
+      kinds[used] = stage.kind;
+      ended[used] = stage.ended_ns;
+      waited[used++] = stage.waited_ns;
+    }
+    return used;
   }
 
   Status forward(const WbBatch& batch) override {
@@ -127,7 +162,7 @@ class Model final : public ModelBase {
     reserve(batch.num_tokens);
     plan_.build(attention_batch(batch), kv_, attention_.group(), s_.num_threads);
     partials_.reserve(attention_.partial_bytes(plan_));
-    for (Stage& stage : stages_) stage.reset();
+    for (Stage& stage : stages_) stage.reset(timed_);
     team_.run([this](int thread) { run(batch_, thread); });
     return Status::kOk;
   }
@@ -189,19 +224,19 @@ class Model final : public ModelBase {
 
   // y = norm(x) . W^T. Few rows are normalised by each thread for itself, many in a stage of their own.
   template <class Out>
-  void norm_linear(const float* x, int rows, const float* weight, const Linear& lin, char* own, char* widened, Stage*& stage,
-                   const Out& out) {
+  void norm_linear(const float* x, int rows, const float* weight, const Linear& lin, char* own, char* widened, StageWalk& stages,
+                   StageKind kind, const Out& out) {
     if (rows > kFewRows) {
-      for_rows(rows, *stage++, [&](int r) { normalise_row(x, r, weight, normed_.as<uint32_t>()); });
+      for_rows(rows, stages.next(kNorm), [&](int r) { normalise_row(x, r, weight, normed_.as<uint32_t>()); });
       const auto shared = [&] { return normed_.as<const uint32_t>(); };
-      return run_linear<T>(lin, shared, hidden_words_, rows, s_.num_threads, *stage++, widened, out);
+      return run_linear<T>(lin, shared, hidden_words_, rows, s_.num_threads, stages.next(kind), widened, out);
     }
     const auto prepare = [&] {
       uint32_t* copy = reinterpret_cast<uint32_t*>(own);
       for (int r = 0; r < rows; ++r) normalise_row(x, r, weight, copy);
       return static_cast<const uint32_t*>(copy);
     };
-    run_linear<T>(lin, prepare, hidden_words_, rows, s_.num_threads, *stage++, widened, out);
+    run_linear<T>(lin, prepare, hidden_words_, rows, s_.num_threads, stages.next(kind), widened, out);
   }
 
   template <class F>
@@ -219,41 +254,44 @@ class Model final : public ModelBase {
     const size_t h = static_cast<size_t>(s_.hidden_size);
     const int tokens = batch.num_tokens;
     const AttentionBatch requests = attention_batch(batch);
-    Stage* stage = stages_.data();
+    StageWalk stages{stages_.data()};
     float* hidden = hidden_.as<float>();
     int rows = tokens;
     const uint32_t* attended = attended_.as<uint32_t>();
     const auto attended_rows = [&] { return attended; };
     const auto inner_rows = [&] { return inner_.as<const uint32_t>(); };
 
-    for_rows(tokens, *stage++, [&](int t) {
+    for_rows(tokens, stages.next(kEmbed), [&](int t) {
       embed_row(embed_, batch.input_ids[t], s_.hidden_size, hidden + static_cast<size_t>(t) * h);
     });
     for (size_t l = 0; l < layers_.size(); ++l) {
       const Layer& layer = layers_[l];
       const bool last = l + 1 == layers_.size();
       char* kv_layer = cache_.as<char>() + l * kv_.block_bytes * static_cast<size_t>(num_blocks_);
-      norm_linear(hidden, tokens, layer.norm(kInputNorm), layer.qkv, own, widened, stage,
+      norm_linear(hidden, tokens, layer.norm(kInputNorm), layer.qkv, own, widened, stages, kQkvStage,
                   StoreFloat{qkv_.as<float>(), static_cast<size_t>(qkv_size_)});
-      for_rows(tokens, *stage++, [&](int t) { rotate_and_store(batch, layer, t, kv_layer); });
+      for_rows(tokens, stages.next(kRope), [&](int t) { rotate_and_store(batch, layer, t, kv_layer); });
       if (last && batch.num_logits == 0) return;  // the cache is written: nothing else is wanted
       T* out = attended_.as<T>();
       attention_.run(plan_, requests, kv_layer, query_.as<uint32_t>(), out, attended_words_ * kPerWord<T>,
-                     partials_.as<float>(), attention_scratch, s_.num_threads, *stage++);
+                     partials_.as<float>(), attention_scratch, s_.num_threads, stages.next(kAttention));
       if (!plan_.splits.empty())
-        attention_.merge_split(plan_, out, attended_words_ * kPerWord<T>, partials_.as<float>(), attention_scratch, *stage++);
+        attention_.merge_split(plan_, out, attended_words_ * kPerWord<T>, partials_.as<float>(), attention_scratch,
+                               stages.next(kMerge));
       if (last) {  // from here on only rows whose logits are wanted
         rows = batch.num_logits;
-        for_rows(rows, *stage++, [&](int r) { keep_row(batch, r); });
+        for_rows(rows, stages.next(kKeepRows), [&](int r) { keep_row(batch, r); });
         hidden = kept_hidden_.as<float>();
         attended = kept_attended_.as<uint32_t>();
       }
-      run_linear<T>(layer.o, attended_rows, attended_words_, rows, s_.num_threads, *stage++, widened, AddFloat{hidden, h});
-      norm_linear(hidden, rows, layer.norm(kPostNorm), layer.gate_up, own, widened, stage,
+      run_linear<T>(layer.o, attended_rows, attended_words_, rows, s_.num_threads, stages.next(kOStage), widened,
+                    AddFloat{hidden, h});
+      norm_linear(hidden, rows, layer.norm(kPostNorm), layer.gate_up, own, widened, stages, kGateUpStage,
                   GatedSilu<T>{inner_.as<T>(), inner_words_ * kPerWord<T>});
-      run_linear<T>(layer.down, inner_rows, inner_words_, rows, s_.num_threads, *stage++, widened, AddFloat{hidden, h});
+      run_linear<T>(layer.down, inner_rows, inner_words_, rows, s_.num_threads, stages.next(kDownStage), widened,
+                    AddFloat{hidden, h});
     }
-    norm_linear(hidden, rows, final_norm_.data(), lm_head_, own, widened, stage,
+    norm_linear(hidden, rows, final_norm_.data(), lm_head_, own, widened, stages, kHead,
                 StoreFloat{batch.logits, static_cast<size_t>(s_.vocab_size)});
   }
 
@@ -282,6 +320,7 @@ class Model final : public ModelBase {
   Linear lm_head_;
   std::vector<float> final_norm_;
   std::vector<Stage> stages_;
+  bool timed_ = false;
   WbBatch batch_{};
   RopeTable rope_{};
   int num_blocks_ = 0;
@@ -290,6 +329,7 @@ class Model final : public ModelBase {
   size_t own_rows_bytes_ = 0, widened_bytes_ = 0, private_bytes_ = 0;
   Buffer cache_, rope_memory_, private_, partials_;
   Buffer hidden_, kept_hidden_, normed_, qkv_, query_, attended_, kept_attended_, inner_;
+  Populator populator_;
   Team team_;  // last: its threads end before what they use
 };
 

@@ -58,6 +58,16 @@ WB_INLINE v16u in_register(v16u v) {
   return v;
 }
 
+// Read pointers one by one: GCC otherwise copies arrays of them by vector moves, which wait for the stores that have just
+// written the single pointers to leave the store buffer.
+template <class P>
+WB_INLINE P* loaded(P* p) {
+#if defined(__x86_64__)
+  asm("" : "+r"(p));
+#endif
+  return p;
+}
+
 WB_INLINE v16f splat(float x) { return v16f{} + x; }
 WB_INLINE v16i lane_index() { return v16i{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
@@ -97,6 +107,19 @@ WB_INLINE void store16(bf16* p, v16f v) {
   const v16u rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   const v16u quiet_nan = (u >> 16) | 0x40;
   store(p, __builtin_convertvector(v == v ? rounded : quiet_nan, v16h));
+#endif
+}
+
+// Sixteen elements, one a word: consecutive floats, or every other bf16, what lies between being left alone.
+WB_INLINE void store_spread(float* p, v16f v) { store16(p, v); }
+WB_INLINE void store_spread(bf16* p, v16f v) {
+#if WB_BF16_DOT && defined(__AVX512BW__)
+  const __m512i words = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v));
+  _mm512_mask_storeu_epi16(p, 0x55555555u, words);
+#else
+  bf16 lanes[kLanes];
+  store16(lanes, v);
+  for (int i = 0; i < kLanes; ++i) p[2 * i] = lanes[i];
 #endif
 }
 
@@ -161,26 +184,43 @@ WB_INLINE float reduce_max(v16f v) {
 WB_INLINE v16f max16(v16f a, v16f b) { return a > b ? a : b; }
 WB_INLINE v16f min16(v16f a, v16f b) { return a < b ? a : b; }
 
-// e^x by Cody-Waite reduction and a degree-6 polynomial; relative error below 3e-7, x clamped to the range of normal floats.
-WB_INLINE v16f exp16(v16f x) {
-  x = min16(max16(x, splat(-87.0f)), splat(88.0f));
+// 2^(n + f) with n the nearest integer to `x` and f = the rest, given by `fraction(n)`: a degree-5 minimax polynomial of
+// f in [-1/2, 1/2], relative error below 2e-7. x <= 127; below -126 the result fades to zero.
+template <class Fraction>
+WB_INLINE v16f power_of_two(v16f x, Fraction&& fraction) {
+#if defined(__AVX512F__)
+  const v16f n = (v16f)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  x = max16(x, splat(-126.0f));
   const v16f shift = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const v16f n = fma16(x, splat(1.44269504f), shift) - shift;
-  v16f r = fma16(n, splat(-0.693359375f), x);
-  r = fma16(n, splat(2.12194440e-4f), r);
-  v16f p = splat(1.9875691500e-4f);
-  p = fma16(p, r, splat(1.3981999507e-3f));
-  p = fma16(p, r, splat(8.3334519073e-3f));
-  p = fma16(p, r, splat(4.1665795894e-2f));
-  p = fma16(p, r, splat(1.6666665459e-1f));
-  p = fma16(p, r, splat(5.0000001201e-1f));
-  p = fma16(p, r * r, r + 1.0f);
-  const v16i e = __builtin_convertvector(n, v16i);
-  return p * (v16f)((e + 127) << 23);
+  const v16f n = x + shift - shift;
+#endif
+  const v16f f = fraction(x, n);
+  v16f p = splat(1.32647273e-3f);
+  p = fma16(p, f, splat(9.67151299e-3f));
+  p = fma16(p, f, splat(5.55073358e-2f));
+  p = fma16(p, f, splat(2.40222424e-1f));
+  p = fma16(p, f, splat(6.93147004e-1f));
+  p = fma16(p, f, splat(1.0f));
+#if defined(__AVX512F__)
+  return (v16f)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  return p * (v16f)((__builtin_convertvector(n, v16i) + 127) << 23);
+#endif
 }
 
-WB_INLINE float exp1(float x) {
-  return exp16(splat(x))[0];
+WB_INLINE v16f exp2_16(v16f x) {
+  return power_of_two(x, [](v16f clamped, v16f n) { return clamped - n; });
+}
+
+constexpr float kLog2E = 1.44269502f;
+
+// e^x, x clamped to the range of normal floats; log2(e) is carried in two floats, so that large x lose nothing.
+WB_INLINE v16f exp16(v16f x) {
+  x = min16(max16(x, splat(-87.0f)), splat(88.0f));
+  return power_of_two(x * kLog2E, [x](v16f, v16f n) {
+    return fma16(x, splat(1.92596303e-8f), fma16(x, splat(kLog2E), -n));
+  });
 }
 
 }  // namespace wb

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -35,11 +37,22 @@ T wait_for(const std::atomic<T>& value, Ready&& ready) {
   }
 }
 
+inline int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 class alignas(128) Stage {
  public:
-  void reset() {
+  // For benchmarks: what the stage is, when it ended, how long threads waited for that, summed over them (monotonic ns).
+  std::atomic<int> kind{0};
+  std::atomic<int64_t> ended_ns{0}, waited_ns{0};
+
+  // Before the team comes. `timed`: keep times of the next run.
+  void reset(bool timed) {
     next_.store(0, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
+    timed_ = timed;
+    ended_ns = waited_ns = 0;
   }
 
   // Do units 0..count-1 together with the rest of the team; `unit(i)` must not care who does it. Returns when all are done.
@@ -47,13 +60,19 @@ class alignas(128) Stage {
   void run(int count, F&& unit) {
     int mine = 0;
     for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count; ++mine) unit(i);
-    if (mine && done_.fetch_add(mine, std::memory_order_acq_rel) + mine == count) done_.notify_all();
+    const int64_t begin = timed_ ? now_ns() : 0;
+    if (mine && done_.fetch_add(mine, std::memory_order_acq_rel) + mine == count) {
+      if (timed_) ended_ns = begin;
+      done_.notify_all();
+    }
     wait_for(done_, [count](int done) { return done >= count; });
+    if (timed_) waited_ns += now_ns() - begin;
   }
 
  private:
   std::atomic<int> next_{0};
   std::atomic<int> done_{0};
+  bool timed_ = false;
 };
 
 class Team {

@@ -97,8 +97,8 @@ WB_INLINE void tile_loop(const TileArgs& t, v16f (&acc)[MR][NV]) {
   size_t at = 0;
   const char* column[NV];
   const uint32_t* row[MR];
-  for (int v = 0; v < NV; ++v) column[v] = t.column[v];
-  for (int r = 0; r < MR; ++r) row[r] = t.row[r];
+  for (int v = 0; v < NV; ++v) column[v] = loaded(t.column[v]);
+  for (int r = 0; r < MR; ++r) row[r] = loaded(t.row[r]);
   const size_t stride = t.stride, ahead = t.ahead;
   for (int k = 0; k < t.words; ++k, at += stride) {
     v16u operand[NV];
@@ -118,8 +118,17 @@ WB_INLINE void tile_loop(const TileArgs& t, v16f (&acc)[MR][NV]) {
   }
 }
 
+template <int MR, int NV>
+WB_INLINE void store_tile(const v16f (&acc)[MR][NV], float* out, size_t out_stride) {
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) store16(out + static_cast<size_t>(r) * out_stride + v * kLanes, acc[r][v]);
+  }
+}
+
 template <class T, class W, int MR, int NV>
-__attribute__((noinline)) void tile_kernel(const TileArgs& t, Fetch mode, v16f (*out)[kTileVecs]) {
+__attribute__((noinline)) void tile_kernel(const TileArgs& t, Fetch mode, float* out, size_t out_stride) {
   v16f acc[MR][NV] = {};
   // Few lines a word are wanted by full tiles only (others are left out to keep the build short).
   constexpr Fetch kOne = MR == kTileRows ? Fetch::kLines1 : Fetch::kNone;
@@ -134,13 +143,13 @@ __attribute__((noinline)) void tile_kernel(const TileArgs& t, Fetch mode, v16f (
     tile_loop<T, T, MR, NV, kOne>(t, acc);
   else
     tile_loop<T, W, MR, NV, Fetch::kNone>(t, acc);
-  for (int r = 0; r < MR; ++r)
-    for (int v = 0; v < NV; ++v) out[r][v] = acc[r][v];
+  store_tile(acc, out, out_stride);
 }
 
+// Row r of the tile goes to out + r * out_stride.
 template <class T, class W>
-WB_INLINE void run_tile(const TileArgs& t, int rows, int vecs, Fetch mode, v16f (*out)[kTileVecs]) {
-  using Kernel = void (*)(const TileArgs&, Fetch, v16f (*)[kTileVecs]);
+WB_INLINE void run_tile(const TileArgs& t, int rows, int vecs, Fetch mode, float* out, size_t out_stride) {
+  using Kernel = void (*)(const TileArgs&, Fetch, float*, size_t);
 #define WB_ROW(MR) {tile_kernel<T, W, MR, 1>, tile_kernel<T, W, MR, 2>, tile_kernel<T, W, MR, 3>, tile_kernel<T, W, MR, 4>}
 #define WB_ROW2(MR) {tile_kernel<T, W, MR, 1>, tile_kernel<T, W, MR, 2>}
 #if defined(__AVX512F__)
@@ -150,7 +159,7 @@ WB_INLINE void run_tile(const TileArgs& t, int rows, int vecs, Fetch mode, v16f 
 #endif
 #undef WB_ROW
 #undef WB_ROW2
-  kKernels[rows - 1][vecs - 1](t, mode, out);
+  kKernels[rows - 1][vecs - 1](t, mode, out, out_stride);
 }
 
 }  // namespace wb

@@ -1,11 +1,10 @@
 // The tile of attention's second product: rows of weights against the values of scattered sub-blocks.
 #pragma once
 
+#include "attention_plan.h"
 #include "tile.h"
 
 namespace wb {
-
-constexpr int kTileSubBlocks = 16;
 
 // out[r][v] = sum over tokens of weights[r] * value, for `vecs` vectors of 16 dimensions; words of tokens are `stride` bytes apart.
 struct ValueArgs {
@@ -22,7 +21,7 @@ template <class T, int MR, int NV, bool Fetching>
 WB_INLINE void value_loop(const ValueArgs& t, v16f (&acc)[MR][NV]) {
   constexpr int kWords = kLanes / kPerWord<T>;
   const uint32_t* row[MR];
-  for (int r = 0; r < MR; ++r) row[r] = t.weights[r];
+  for (int r = 0; r < MR; ++r) row[r] = loaded(t.weights[r]);
   const size_t stride = t.stride;
   for (int s = 0; s < t.sub_blocks; ++s) {
     const char* value = t.values[s];
@@ -45,19 +44,18 @@ WB_INLINE void value_loop(const ValueArgs& t, v16f (&acc)[MR][NV]) {
 }
 
 template <class T, int MR, int NV>
-__attribute__((noinline)) void value_kernel(const ValueArgs& t, v16f (*out)[kTileVecs]) {
+__attribute__((noinline)) void value_kernel(const ValueArgs& t, float* out, size_t out_stride) {
   v16f acc[MR][NV] = {};
   if (t.fetch)
     value_loop<T, MR, NV, true>(t, acc);
   else
     value_loop<T, MR, NV, false>(t, acc);
-  for (int r = 0; r < MR; ++r)
-    for (int v = 0; v < NV; ++v) out[r][v] = acc[r][v];
+  store_tile(acc, out, out_stride);
 }
 
 template <class T>
-WB_INLINE void run_values(const ValueArgs& t, int rows, int vecs, v16f (*out)[kTileVecs]) {
-  using Kernel = void (*)(const ValueArgs&, v16f (*)[kTileVecs]);
+WB_INLINE void run_values(const ValueArgs& t, int rows, int vecs, float* out, size_t out_stride) {
+  using Kernel = void (*)(const ValueArgs&, float*, size_t);
 #define WB_ROW(MR) {value_kernel<T, MR, 1>, value_kernel<T, MR, 2>, value_kernel<T, MR, 3>, value_kernel<T, MR, 4>}
 #define WB_ROW2(MR) {value_kernel<T, MR, 1>, value_kernel<T, MR, 2>}
 #if defined(__AVX512F__)
@@ -67,7 +65,7 @@ WB_INLINE void run_values(const ValueArgs& t, int rows, int vecs, v16f (*out)[kT
 #endif
 #undef WB_ROW
 #undef WB_ROW2
-  kKernels[rows - 1][vecs - 1](t, out);
+  kKernels[rows - 1][vecs - 1](t, out, out_stride);
 }
 
 }  // namespace wb
