@@ -65,8 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     from workbench.errors import WorkbenchError
     from workloads.errors import WorkloadError
 
-    command = typer.main.get_command(build_app())
     try:
+        command = typer.main.get_command(build_app())
         result = command.main(args=arguments, prog_name="workbench", standalone_mode=False)
     except TyperException as error:
         text = error.format_message() if hasattr(error, "format_message") else str(error)

@@ -5,7 +5,7 @@ write.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -102,6 +102,8 @@ async def stream_events(
         except Exception as error:
             if not response.prepared:
                 raise
-            await response.write(b"data: " + to_api_error(error).body() + b"\n\n")
-    await response.write_eof()
+            with suppress(ConnectionError):
+                await response.write(b"data: " + to_api_error(error).body() + b"\n\n")
+    with suppress(ConnectionError):  # gone between the last event and the end: nothing was lost
+        await response.write_eof()
     return response

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from aiohttp import ClientConnectionResetError, web
 from aiohttp.test_utils import TestServer
 
 from engine.server.state import STATE
@@ -103,3 +104,30 @@ async def _complete(server: TestServer, prompt: str) -> str:
     answer = await asyncio.wait_for(reader.read(), 10)
     writer.close()
     return answer.decode()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_gone_just_before_the_end_is_no_error_of_ours(
+    server: TestServer,
+    engine: FakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fails: bool,
+) -> None:
+    """The connection breaks when the last event is out, or when the error event would go out."""
+    engine.fail_request = "no luck" if fails else None
+    broken = web.StreamResponse.write if fails else web.StreamResponse.write_eof
+    ended = asyncio.Event()
+
+    async def gone(self: web.StreamResponse, data: bytes = b"") -> None:
+        if self.content_type != "text/event-stream" or (fails and b'"error"' not in data):
+            return await broken(self, data)
+        ended.set()
+        raise ClientConnectionResetError("Cannot write to closing transport")
+
+    monkeypatch.setattr(web.StreamResponse, broken.__name__, gone)
+    writer = await _send(server, "/v1/completions", {"prompt": "hi", "stream": True})
+    await asyncio.wait_for(ended.wait(), 10)
+    await until(lambda: server.app[STATE].inflight.requests == 0)
+    writer.close()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
