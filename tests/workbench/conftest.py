@@ -17,7 +17,7 @@ import pytest
 
 from workbench.cli import main
 
-WORKBENCH = (sys.executable, "-c", "import sys; from workbench.cli import main; sys.exit(main())")
+WORKBENCH = (sys.executable, "-m", "workbench")
 
 
 @dataclass
