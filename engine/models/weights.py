@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -36,3 +37,15 @@ class ModelWeights:
     layers: tuple[LayerWeights, ...]
     final_norm: torch.Tensor  # [H]
     lm_head: torch.Tensor  # [V, H]
+
+    def to(self, device: torch.device) -> ModelWeights:
+        """The same weights on ``device``; tensors that are there already are not copied."""
+
+        def moved(layer: LayerWeights) -> dict[str, Any]:
+            tensors = {field.name: getattr(layer, field.name) for field in fields(layer)}
+            return {name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
+
+        layers = tuple(LayerWeights(**moved(layer)) for layer in self.layers)
+        embed = self.embed.to(device)
+        lm_head = embed if self.lm_head is self.embed else self.lm_head.to(device)
+        return ModelWeights(self.config, embed, layers, self.final_norm.to(device), lm_head)
