@@ -9,10 +9,12 @@ from pathlib import Path
 from experiments.models import Level, SweepResult
 from reports import run_view
 from reports.figures.sweep import sweep_metrics
+from reports.findings import load_findings
 from reports.metric_names import change, metric_name, number, with_unit
 from reports.pairing import level_key, ordered_levels
 from reports.sweep_page import noise_facts
 from reports.sweeps import load_sweep, manifests, prove_factor
+from workbench.errors import RunCorruptError
 from workbench.runstore import Run
 
 _MARKS = {
@@ -120,7 +122,31 @@ def run_markdown(run: Run) -> str:
             _row([label, number(s.get("n")), *(number(s.get(k)) for k in run_view.STATISTICS)])
             for label, s in rows
         ]
+    lines += _diagnosis(run)
     return "\n".join([*lines, "", "Reproduce:", "", *_fenced(shlex.join(manifest.command)), ""])
+
+
+def _diagnosis(run: Run) -> list[str]:
+    """Findings in short; nothing for a run that was not diagnosed."""
+    try:
+        found = load_findings(run)
+    except RunCorruptError as error:
+        return ["", f"> {escape(error)}"]
+    if found is None:
+        return []
+    lines = ["", "### Diagnosis", ""]
+    for one in found.findings:
+        if one.verdict == "finding":
+            lines += [f"**{escape(one.claim)}** Confidence {one.confidence}; {escape(one.effect_text)}.", ""]
+            lines += [f"- {escape(evidence.text)}" for evidence in one.evidence]
+            lines += [
+                f"- {'ruled out' if r.ruled_out else 'not ruled out'}: {escape(f'{r.name}: {r.why}')}"
+                for r in one.rivals
+            ]
+            lines += ["", *_fenced(one.next), ""] if one.next else [""]
+    if found.top is None:
+        lines += ["No finding: nothing in this run is accused.", ""]
+    return lines[:-1]
 
 
 def _row(cells: list[str]) -> str:

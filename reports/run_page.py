@@ -9,6 +9,7 @@ import pandas as pd
 
 from reports import run_view
 from reports.facts import fact_list
+from reports.findings import load_findings
 from reports.run_data import RunData
 from reports.run_view import Tables
 from workbench.errors import RunCorruptError
@@ -16,6 +17,7 @@ from workbench.runstore import Run
 
 SECTIONS: tuple[tuple[str, str], ...] = (
     ("summary", "Summary"),
+    ("diagnosis", "Diagnosis"),
     ("latency", "Latency"),
     ("timeline", "Timeline"),
     ("steps", "Engine steps"),
@@ -38,6 +40,11 @@ def run_context(run: Run) -> dict[str, Any]:
     except RunCorruptError as error:
         metrics = None
         problems.append(str(error))
+    try:
+        diagnosis = load_findings(run)
+    except RunCorruptError as error:
+        diagnosis = None
+        problems.append(str(error))
     validity = (metrics or {}).get("validity") or {}
     return {
         "run": manifest,
@@ -47,6 +54,7 @@ def run_context(run: Run) -> dict[str, Any]:
         "sections": SECTIONS,
         "problems": problems,
         "tiles": run_view.tiles(metrics),
+        "diagnosis": diagnosis,
         "latency": run_view.latency_table(metrics),
         "statistics": run_view.STATISTICS,
         "figures": run_view.figures(data, tables, metrics, manifest),

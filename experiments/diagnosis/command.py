@@ -66,9 +66,7 @@ def show(found: Diagnosis, console: Console) -> None:
 def _show_finding(finding: Finding, console: Console) -> None:
     console.print()
     console.print(finding.claim, style="bold", soft_wrap=True, markup=False)
-    effect = finding.effect
-    cost = f", {effect.share:.0%} of all requests' time" if effect and effect.unit != "requests" else ""
-    size = f" · {effect.name}: {effect.value:.4g} {effect.unit}{cost}" if effect else ""
+    size = f" · {finding.effect_text}" if finding.effect else ""
     console.print(
         f"  {finding.family} · {finding.cause} · confidence {finding.confidence}{size}",
         soft_wrap=True,

@@ -70,6 +70,15 @@ class Finding(Frozen):
     next: str | None = None
     """The single-factor experiment that would confirm it, ready to run."""
 
+    @property
+    def effect_text(self) -> str:
+        """The effect in words; empty without one."""
+        effect = self.effect
+        if effect is None:
+            return ""
+        cost = "" if effect.unit == "requests" else f", {effect.share:.0%} of all requests' time"
+        return f"{effect.name}: {effect.value:.4g} {effect.unit}{cost}"
+
 
 class Check(Frozen):
     """A test of the data itself, before anything is concluded from it."""
