@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from workbench.timeline.split import RequestSplit, engine_lives, split_requests,
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-TABLES = ("requests", "steps", "events", "telemetry_cpu", "telemetry_gpu", "forward")
+TABLES = ("requests", "steps", "events", "telemetry_cpu", "telemetry_gpu")
 _STAMPS = ("t_start", "t_schedule", "t_prepare", "t_forward", "t_sample", "t_end")
 _COUNTS = (
     *("num_prefill_reqs", "num_decode_reqs", "prefill_tokens", "decode_tokens", "prefill_sum_sk"),
@@ -84,10 +85,17 @@ class RunBundle:
     has_events: bool
     all_output_tokens: int
     """Of every request, warm-up included."""
-    forward: pa.Table | None = None
+    folder: Path | None = None
+    """Where the run is stored."""
 
     @classmethod
-    def of(cls, run_id: str, manifest: Manifest, tables: Mapping[str, pa.Table | None]) -> RunBundle:
+    def of(
+        cls,
+        run_id: str,
+        manifest: Manifest,
+        tables: Mapping[str, pa.Table | None],
+        folder: Path | None = None,
+    ) -> RunBundle:
         requests, events = tables.get("requests"), tables.get("events")
         everything = requests.to_pylist() if requests is not None else []
         steps = Steps(tables.get("steps"))
@@ -103,7 +111,7 @@ class RunBundle:
             telemetry=_telemetry(tables.get("telemetry_cpu"), tables.get("telemetry_gpu")),
             has_events=events is not None and events.num_rows > 0,
             all_output_tokens=sum(row["output_tokens"] or 0 for row in everything),
-            forward=tables.get("forward"),
+            folder=folder,
         )
 
     @classmethod
@@ -112,7 +120,7 @@ class RunBundle:
         Raises:
             RunCorruptError: a table of the run can't be read.
         """
-        return cls.of(run.id, run.manifest, {name: run.arrow(name) for name in TABLES})
+        return cls.of(run.id, run.manifest, {name: run.arrow(name) for name in TABLES}, run.path)
 
     def setting(self, name: str, default: Any = None) -> Any:
         """An engine setting in force; as asked for where the target does not echo; else ``default``."""

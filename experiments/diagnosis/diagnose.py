@@ -12,6 +12,7 @@ from experiments.diagnosis.gaps import diagnose_gaps
 from experiments.diagnosis.models import FINDINGS, Diagnosis, Family, Finding
 from experiments.diagnosis.preemption import diagnose_preemption
 from experiments.diagnosis.queueing import diagnose_queueing
+from experiments.diagnosis.workload_file import write_workload
 from workbench.atomic import write_json
 from workbench.runstore import Run
 
@@ -42,12 +43,16 @@ def diagnose(bundle: RunBundle, references: Sequence[RunBundle] = ()) -> Diagnos
 
 
 def diagnose_run(run: Run, references: Sequence[Run] = ()) -> Diagnosis:
-    """Read, diagnose, and leave ``findings.json`` in the run's folder.
+    """Read, diagnose, and leave ``findings.json`` in the run's folder, with the traffic of the experiments
+    that it proposes where no preset names it (``workload.toml``).
 
     Raises:
         RunCorruptError: a table can't be read.
     """
-    found = diagnose(RunBundle.read(run), [RunBundle.read(one) for one in references])
+    bundle = RunBundle.read(run)
+    found = diagnose(bundle, [RunBundle.read(one) for one in references])
+    if found.top is not None:
+        write_workload(bundle)
     write_json(run.path / FINDINGS, found.model_dump(mode="json"))
     return found
 

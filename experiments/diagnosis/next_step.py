@@ -8,8 +8,8 @@ from typing import Any
 
 from experiments.design import level_text
 from experiments.diagnosis.bundle import RunBundle
+from experiments.diagnosis.workload_file import stored_workload, workload_argument
 from experiments.factors import load_factors
-from workloads import preset_names
 
 _NOT_FLAGS = frozenset({"model", "trace_dir", "seed", "served_model_name"})
 
@@ -25,12 +25,7 @@ def sweep_line(bundle: RunBundle, param: str, values: Sequence[Any], metric: str
     manifest, factor = bundle.manifest, load_factors()[param]
     words = ["workbench", "sweep", "--param", param, "--values", ",".join(map(level_text, values))]
     words += ["--baseline", level_text(values[0]), "--metric", metric]
-    name = str(manifest.workload.get("name", ""))
-    if name in preset_names():
-        words += ["--workload", name]
-    rate = manifest.load.get("rate")
-    if rate:
-        words += ["--request-rate", f"{rate:g}"]
+    words += _load_words(bundle)
     if manifest.slo:
         words += ["--slo", manifest.slo]
     if manifest.target.requested.get("model") or manifest.target.model:
@@ -44,6 +39,17 @@ def sweep_line(bundle: RunBundle, param: str, values: Sequence[Any], metric: str
         else:
             words += [flag, str(value)]
     return shlex.join(words)
+
+
+def _load_words(bundle: RunBundle) -> list[str]:
+    """The same traffic, at the same rate."""
+    words, spec = [], stored_workload(bundle)
+    argument, rate = workload_argument(bundle), bundle.manifest.load.get("rate")
+    if argument is not None:
+        words += ["--workload", argument]
+    if rate and (spec is None or spec.arrivals.open_rate):
+        words += ["--request-rate", f"{rate:g}"]
+    return words
 
 
 def doublings(value: int, count: int = 3) -> list[int]:
