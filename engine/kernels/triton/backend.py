@@ -10,7 +10,7 @@ from engine.kernels.triton.activation import silu_and_mul
 from engine.kernels.triton.decode import DecodeWorkspace, decode_attention
 from engine.kernels.triton.launch import MAX_SPLITS, decode_splits
 from engine.kernels.triton.norm import rms_norm
-from engine.kernels.triton.platform import interpreted, platform_of
+from engine.kernels.triton.platform import current_platform, interpreted
 from engine.kernels.triton.prefill import prefill_attention
 from engine.kernels.triton.rope import rope_and_cache
 from engine.models.backend import ForwardBatch
@@ -84,7 +84,7 @@ class TritonBackend:
         self._cache_dtype = torch.uint8 if kv_cache_dtype == "fp8" else self.dtype
         cos, sin = rope_cos_sin(config, max_model_len)
         self._cos, self._sin = cos.to(self.device), sin.to(self.device)
-        self._platform = platform_of(self._cos)
+        self._platform = current_platform()
         self._workspace = self._allocate_workspace()
         shape = (config.num_layers, config.num_kv_heads)
         self.k_scales = torch.ones(shape, dtype=torch.float32, device=self.device)

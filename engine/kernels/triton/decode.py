@@ -17,7 +17,7 @@ import triton.language as tl
 
 from engine.kernels.triton.fp8 import decode_e4m3
 from engine.kernels.triton.launch import MIN_SPLIT_TOKENS, decode_config, next_power_of_two
-from engine.kernels.triton.platform import FP8_NONE, platform_of
+from engine.kernels.triton.platform import FP8_NONE, current_platform
 
 LOG2_E = math.log2(math.e)
 
@@ -215,7 +215,7 @@ def decode_attention(
     _, num_kv_heads, block_size, head_size = key_cache.shape
     num_heads = q.shape[1]
     group = num_heads // num_kv_heads
-    platform = platform_of(q)
+    platform = current_platform()
     config = decode_config(platform.arch, head_size, group, q.element_size())
     splits = num_splits if workspace is not None else 1
     partial, lse = (q, q) if workspace is None else (workspace.partial, workspace.lse)

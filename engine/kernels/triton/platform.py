@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import torch
 import triton
 
 FP8_NONE, FP8_NATIVE, FP8_SOFTWARE = 0, 1, 2
@@ -46,14 +45,14 @@ INTERPRETER = Platform(INTERPRETER_ARCH, 4)
 
 
 @functools.cache
-def _device_platform(index: int) -> Platform:
-    properties = torch.cuda.get_device_properties(index)
-    return Platform(10 * properties.major + properties.minor, properties.multi_processor_count)
+def _device_platform(device: int) -> Platform:
+    driver = triton.runtime.driver.active
+    properties = driver.utils.get_device_properties(device)
+    return Platform(int(driver.get_current_target().arch), properties["multiprocessor_count"])
 
 
-def platform_of(tensor: torch.Tensor) -> Platform:
-    """The platform of the device that ``tensor`` lies on."""
+def current_platform() -> Platform:
+    """The platform of Triton's current device, which is where the next kernel is launched."""
     if interpreted():
         return INTERPRETER
-    index = tensor.device.index
-    return _device_platform(torch.cuda.current_device() if index is None else index)
+    return _device_platform(triton.runtime.driver.active.get_current_device())

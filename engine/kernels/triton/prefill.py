@@ -16,7 +16,7 @@ import triton.language as tl
 from engine.kernels.triton.decode import LOG2_E
 from engine.kernels.triton.fp8 import decode_e4m3
 from engine.kernels.triton.launch import next_power_of_two, prefill_config
-from engine.kernels.triton.platform import FP8_NONE, platform_of
+from engine.kernels.triton.platform import FP8_NONE, current_platform
 
 
 @triton.jit(do_not_specialize=["num_rows", "table_stride"])
@@ -164,7 +164,7 @@ def prefill_attention(
         return
     _, num_kv_heads, block_size, head_size = key_cache.shape
     group = q.shape[1] // num_kv_heads
-    platform = platform_of(q)
+    platform = current_platform()
     config = prefill_config(platform.arch, head_size, q.element_size())
     tile_m = max(config.tile_m, next_power_of_two(group))
     tiles = q.shape[0] // (tile_m // group) + rows

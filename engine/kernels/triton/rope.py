@@ -11,7 +11,7 @@ import triton.language as tl
 
 from engine.kernels.triton.fp8 import encode_e4m3
 from engine.kernels.triton.launch import next_power_of_two, rope_heads
-from engine.kernels.triton.platform import FP8_NONE, platform_of
+from engine.kernels.triton.platform import FP8_NONE, current_platform
 
 
 @triton.jit
@@ -53,10 +53,9 @@ def rope_and_cache_kernel(
     turned_second = second * cos + first * sin
 
     if is_query:
-        element = q_out_ptr.dtype.element_ty
         target = q_out_ptr + token * q_out_stride + own[:, None] * HEAD_SIZE + half[None, :]
-        tl.store(target, turned_first.to(element), mask=inside)
-        tl.store(target + HALF, turned_second.to(element), mask=inside)
+        tl.store(target, turned_first.to(q_out_ptr.dtype.element_ty), mask=inside)
+        tl.store(target + HALF, turned_second.to(q_out_ptr.dtype.element_ty), mask=inside)
     else:
         slot = tl.load(slot_ptr + token).to(tl.int64)
         # A negative slot is padding: nothing is written for it, not even to the null block.
@@ -67,11 +66,12 @@ def rope_and_cache_kernel(
         place = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * slot_stride
         offset = place + own[:, None].to(tl.int64) * head_stride + half[None, :]
         if FP8 == 0:
-            element = key_cache_ptr.dtype.element_ty
-            tl.store(key_cache_ptr + offset, turned_first.to(element), mask=written)
-            tl.store(key_cache_ptr + offset + HALF, turned_second.to(element), mask=written)
-            tl.store(value_cache_ptr + offset, value_first.to(element), mask=written)
-            tl.store(value_cache_ptr + offset + HALF, value_second.to(element), mask=written)
+            tl.store(key_cache_ptr + offset, turned_first.to(key_cache_ptr.dtype.element_ty), mask=written)
+            tl.store(
+                key_cache_ptr + offset + HALF, turned_second.to(key_cache_ptr.dtype.element_ty), mask=written
+            )
+            tl.store(value_cache_ptr + offset, value_first, mask=written)
+            tl.store(value_cache_ptr + offset + HALF, value_second, mask=written)
         else:
             k_scale = tl.load(k_scale_ptr + own, mask=own < count, other=1.0)[:, None]
             v_scale = tl.load(v_scale_ptr + own, mask=own < count, other=1.0)[:, None]
@@ -126,7 +126,7 @@ def rope_and_cache(
     _, num_kv_heads, block_size, head_size = key_cache.shape
     num_heads = q_out.shape[1]
     heads = min(rope_heads(head_size), next_power_of_two(num_heads))
-    fp8 = platform_of(qkv).fp8 if key_cache.dtype == torch.uint8 else FP8_NONE
+    fp8 = current_platform().fp8 if key_cache.dtype == torch.uint8 else FP8_NONE
     grid = (tokens, triton.cdiv(num_heads, heads) + triton.cdiv(num_kv_heads, heads))
     rope_and_cache_kernel[grid](
         qkv, q_out, key_cache, value_cache, positions, slot_mapping, cos, sin,

@@ -1,8 +1,8 @@
 """Sampling helpers over logits or probabilities [R, V]: penalties in place, and where top-k and top-p cut.
 
-The cut is found by bisection over the bits of a float: for values that aren't negative, the order of floats is
-the order of their bits. Thirty counts over a row replace a sort of it; the row comes from the cache after the
-first. With ties at the cut all tied tokens are kept (a sort would keep the lowest ids).
+The cut is found by bisection over the bits of a float: for values that aren't negative, the order of
+floats is the order of their bits. Thirty counts over a row replace a sort of it; the row comes from the cache
+after the first. With ties at the cut all tied tokens are kept (a sort would keep the lowest ids).
 """
 
 # ruff: noqa: N803, N806, RET505, SIM102, RUF100  # constexpr arguments are capitals
@@ -140,8 +140,8 @@ def top_k_top_p_threshold(
 ) -> None:
     """Where each row is cut: tokens with ``probs >= threshold`` are kept.
 
-    min_p and top_k cut first, top_p then keeps the least set of leading tokens that holds its share of what is
-    left (vLLM's order).
+    min_p and top_k cut first, top_p then keeps the least set of leading tokens that holds its share of what
+    is left (vLLM's order).
 
     Args:
         probs: float32 [R, V], not negative, last dimension contiguous.
