@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -259,6 +260,7 @@ def _check(spec: BenchSpec) -> Slo | None:
             None,
             f"requests per second: the workload {spec.workload.name} has {arrivals.kind} arrivals",
         )
+    _try(spec)
     if slo is not None and arrivals.kind == "closed" and any(key.endswith("_sched") for key, _ in slo.bounds):
         raise InvalidInputError("goodput", str(slo), "no *_sched keys: a closed loop has no schedule")
     if spec.base_url is not None:
@@ -275,6 +277,22 @@ def _check(spec: BenchSpec) -> Slo | None:
                 "max_model_len", room, f"at least {needed}: the workload's longest request"
             )
     return slo
+
+
+def _try(spec: BenchSpec) -> None:
+    """Files that can't be read and lengths that can't be made are found here, not after a server has
+    started."""
+    from workbench.load.tokenizer import token_counter
+    from workloads import ShareGptSource, build_all
+
+    token_counter(spec.tokenizer)
+    workload = spec.workload
+    if isinstance(workload.source, ShareGptSource):
+        # Counting the tokens of a whole file takes long; whether it is there does not.
+        if not os.access(workload.source.path, os.R_OK):
+            raise WorkloadError("path", workload.source.path, "a readable file")
+        return
+    build_all(workload, seed=spec.seed, nonce="", num_requests=1, duration_s=spec.duration_s, rate=spec.rate)
 
 
 def _load_fields(spec: BenchSpec) -> dict[str, Any]:

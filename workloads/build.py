@@ -106,6 +106,10 @@ class _Maker:
         if isinstance(source, JsonlSource):
             requests, notes = text.jsonl(source, num_requests or self._spec.num_requests)
             self._notes |= notes | _digest(source.path)
+            as_they_are = sum(r.prompt_token_ids is not None for r in requests)
+            if self._nonce and as_they_are:
+                # No text in front of them would be neutral: a second run may find them in a cache.
+                self._notes["token_ids_sent_as_they_are"] = as_they_are
             if arrivals.kind == "trace":
                 return Built(self._at_their_times(requests, duration_s), self._notes)
             return Built(self._scheduled(requests, duration_s, rate), self._notes)

@@ -10,6 +10,10 @@ class WorkloadError(ValueError):
         self.field = field
         self.value = value
         self.allowed = allowed
+        if isinstance(value, dict):
+            # A whole table says nothing in one line: the rule that it breaks names its fields.
+            super().__init__(f"{field}: {allowed}")
+            return
         shown = repr(value)
         if len(shown) > 120:
             shown = shown[:117] + "..."

@@ -76,6 +76,14 @@ class SonnetSource(Spec):
     output_tokens: Length
     prefix_tokens: int = Field(default=0, ge=0)
 
+    @model_validator(mode="after")
+    def _prefix_fits(self) -> SonnetSource:
+        if self.prefix_tokens > self.input_tokens.least:
+            raise ValueError(
+                f"prefix_tokens={self.prefix_tokens} exceeds the shortest prompt ({self.input_tokens.least})"
+            )
+        return self
+
 
 class JsonlSource(Spec):
     """One JSON object a line: ``prompt`` (text), ``prompt_token_ids`` or ``messages``; ``output_tokens``;

@@ -14,6 +14,7 @@ from workbench.runstore import RunStore
 from workloads import DEFAULT_SWEEP_PRESET, load_workload
 
 FAST = ("--num-warmups", "2", "--no-progress")
+NOBODY = ("--base-url", "http://127.0.0.1:9")
 
 
 def last_json(done) -> dict:
@@ -160,6 +161,8 @@ def test_failures_make_the_run_invalid_and_are_counted(start_mock, cli):
     assert shown["valid"] is False
     assert shown["metrics"]["counts"]["errors"] == {"truncated": 5}
     assert "INVALID" in done.stderr
+    assert "first truncated: " in done.stderr
+    assert "latency, ms" not in done.stderr  # there is none
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -222,6 +225,13 @@ def test_an_interruption_leaves_a_readable_partial_bundle(start_mock, cli, tmp_p
         (("--no-such-flag",), "--no-such-flag"),
         (("--max-concurrency", "2", "--goodput", "ttft_sched:5"), "goodput="),
         (("--model", "/no/such/folder", "--request-rate", "1"), "/no/such/folder"),
+        # Known before anything waits for the server.
+        ((*NOBODY, "--dataset-name", "custom", "--dataset-path", "/no/such/file"), "/no/such/file"),
+        ((*NOBODY, "--dataset-name", "sharegpt", "--dataset-path", "/no/such/file"), "/no/such/file"),
+        ((*NOBODY, "--tokenizer-path", "/no/such/file"), "tokenizer-path="),
+        ((*NOBODY, "--dataset-name", "random", "--duration", "5"), "duration="),
+        ((*NOBODY, "--save-result", "--result-dir", "/proc/nowhere"), "result-dir="),
+        ((*NOBODY, "--dataset-name", "random", "--think-time", "5"), "think-time="),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(cli, arguments, words):

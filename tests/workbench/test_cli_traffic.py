@@ -93,7 +93,12 @@ def test_the_clients_own_flags():
         ({"traffic": {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0}}, "ramp-up-end-rps"),
         ({"traffic": {"ramp_up_strategy": "linear", "stages": "1:2"}}, "stages"),
         ({"client": {"workers": 0}}, "workers"),
-        ({"client": {"request_cancellation_rate": 1.5}}, "cancellation_rate"),
+        ({"client": {"request_cancellation_rate": 1.5}}, "request-cancellation-rate"),
+        ({"dataset_name": "mooncake", "traffic": trace(trace_speed=0.0)}, "trace-speed"),
+        ({"dataset_name": "mooncake", "traffic": trace(max_input_len=0)}, "max-input-len"),
+        ({"dataset_name": "mooncake", "traffic": trace(trace_start=5.0, trace_end=3.0)}, "source.trace"),
+        ({"dataset_name": "sessions", "traffic": {"num_turns": 0}}, "num-turns"),
+        ({"dataset_name": "sonnet", "traffic": {"sonnet_input_len": 10}}, "source.sonnet"),
     ],
 )
 def test_refusals_name_the_flag(flags, field):

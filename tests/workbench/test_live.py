@@ -43,6 +43,22 @@ def test_a_table_with_a_header_per_figure():
     assert clock(59.7) == "1:00"
 
 
+WAITING = BenchProgress(phase="starting", note="waiting for http://h:1 (Connection refused)")
+
+
+def test_what_it_waits_for_is_in_the_table():
+    assert "0:07  waiting for http://h:1 (Connection refused)" in text_of(live_table(WAITING, 7.0))
+
+
+def test_without_a_table_a_long_wait_is_told_once():
+    out = io.StringIO()
+    with LiveTable(Console(file=out, width=200), enabled=False) as table:
+        for _ in range(3):
+            table.show(WAITING)
+        table.show(NOW)
+    assert out.getvalue() == "waiting for http://h:1 (Connection refused)\n"
+
+
 def test_nothing_is_drawn_where_it_is_not_wanted(capsys):
     with LiveTable(Console(force_terminal=True), enabled=False) as table:
         table.show(NOW)

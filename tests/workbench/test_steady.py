@@ -86,6 +86,15 @@ def test_a_growing_queue_is_not_steady():
     }
 
 
+def test_a_server_that_died_is_not_steady():
+    book = run(filling(end=3_000.0))
+    for i in range(400):
+        book.add(3_000.0 + 20.0 * i, [], close=3_000.5 + 20.0 * i, status="failed", error_class="connect")
+    steady = metrics_of(book)["steady"]
+    assert not steady["found"]
+    assert steady["reason"].endswith("requests in it succeeded, 20 are needed")
+
+
 def test_poisson_below_capacity_is_steady():
     rng = np.random.default_rng(4)
     arrivals = np.cumsum(rng.exponential(100.0, 400))

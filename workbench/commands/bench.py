@@ -197,7 +197,7 @@ def bench(
     from workbench.commands.dataset import ClientFlags, TrafficFlags
     from workbench.commands.request import BenchFlags, make_spec
     from workbench.commands.run import run_and_show
-    from workbench.exchange.vllm import parse_percentiles
+    from workbench.exchange.vllm import check_folder, parse_percentiles, save_vllm_result
     from workbench.profiling.flags import ProfileFlags, profile_window
     from workbench.runstore import RunStore
 
@@ -206,6 +206,8 @@ def bench(
         for model in (TrafficFlags, ClientFlags, ProfileFlags)
     )
     percentiles = parse_percentiles(metric_percentiles)
+    if save_result or save_detailed:
+        check_folder(result_dir)
     if engine_seed is not None:
         settings["seed"] = engine_seed
     spec = make_spec(
@@ -249,8 +251,6 @@ def bench(
     )
     run, code = run_and_show(spec, RunStore(runs_dir), live=progress)
     if save_result or save_detailed:
-        from workbench.exchange.vllm import save_vllm_result
-
         path = save_vllm_result(
             run, result_dir, result_filename, detailed=save_detailed, percentiles=percentiles
         )

@@ -28,12 +28,14 @@ def summary_view(run: Run) -> Group:
     metrics = run.metrics()
     if metrics is None:
         return Group(Text(f"run {run.id}: {run.manifest.status}, no metrics"))
-    parts: list[Any] = [_headline(run, metrics), _latency_table(metrics["latency"], "latency, ms")]
+    parts: list[Any] = [_headline(run, metrics)]
+    if any(summary["n"] for summary in metrics["latency"].values()):
+        parts.append(_latency_table(metrics["latency"], "latency, ms"))
     groups = metrics.get("groups") or {}
     if len(groups) > 1:
         parts += [_latency_table(part["latency"], f"{name}, ms", brief=True) for name, part in groups.items()]
     parts += [text for text in (_steady(metrics), _workload_notes(run)) if text is not None]
-    return Group(*parts, *_footer(metrics))
+    return Group(*parts, *_footer(metrics), *_first_errors(run, metrics))
 
 
 def _headline(run: Run, metrics: dict[str, Any]) -> Text:
@@ -47,8 +49,16 @@ def _headline(run: Run, metrics: dict[str, Any]) -> Text:
         f"in {metrics['window']['duration_s']:.1f} s\n"
         f"output {_show(rates['output_tok_s'])} tok/s, total {_show(rates['total_tok_s'])} tok/s, "
         f"{_show(rates['request_s'])} requests/s, peak concurrency {load['peak_concurrency']}, "
-        f"dispatch lag p99 {_show(lag)} ms"
+        f"dispatch lag p99 {_show(lag)} ms{_cached(counts)}"
     )
+
+
+def _cached(counts: dict[str, Any]) -> str:
+    """Prompt tokens that the server took from its prefix cache: said whenever there are any."""
+    cached, read = counts.get("cached_tokens"), counts.get("input_tokens")
+    if not cached or not read:
+        return ""
+    return f", {cached} of {read} prompt tokens from the prefix cache ({cached / read:.0%})"
 
 
 def _latency_table(latency: dict[str, Any], title: str, brief: bool = False) -> Table:
@@ -116,6 +126,20 @@ def _footer(metrics: dict[str, Any]) -> list[Text]:
         Text("valid", style="green") if not reasons else Text("INVALID: " + "; ".join(reasons), style="red")
     )
     return lines
+
+
+def _first_errors(run: Run, metrics: dict[str, Any]) -> list[Text]:
+    """The first error of each class, in the server's own words."""
+    if not metrics["counts"].get("errors"):
+        return []
+    table = run.arrow("requests")
+    if table is None:
+        return []
+    found: dict[str, str] = {}
+    for row in table.select(["phase", "status", "error_class", "error"]).to_pylist():
+        if row["phase"] == "measure" and row["status"] == "failed":
+            found.setdefault(row["error_class"] or "unknown", row["error"] or "")
+    return [Text(f"first {name}: {error}", style="dim") for name, error in found.items() if error]
 
 
 def _show(value: float | None) -> str:

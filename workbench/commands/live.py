@@ -23,6 +23,8 @@ class LiveTable:
 
     def __init__(self, console: Console, enabled: bool) -> None:
         self._enabled = enabled
+        self._console = console
+        self._noted = False
         self._now = BenchProgress(phase="starting")
         self._since = time.monotonic()
         self._live = Live(
@@ -48,6 +50,10 @@ class LiveTable:
         if now.phase != self._now.phase:
             self._since = time.monotonic()
         self._now = now
+        if now.note and not self._enabled and not self._noted:
+            # Nothing is drawn here, and silence would look like a hang.
+            self._noted = True
+            self._console.print(now.note, style="dim", soft_wrap=True)
 
     def _table(self) -> Table:
         return live_table(self._now, time.monotonic() - self._since)
@@ -58,7 +64,7 @@ def live_table(now: BenchProgress, phase_s: float) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(now.phase)
     if not now.planned:
-        table.add_row(clock(phase_s))
+        table.add_row(f"{clock(phase_s)}  {now.note}".rstrip())
         return table
     for name in _COLUMNS:
         table.add_column(name, justify="right")

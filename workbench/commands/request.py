@@ -15,7 +15,7 @@ from workbench.benchspec import BenchSpec
 from workbench.commands.dataset import ALIASES, FILES, arrivals_of, dataset
 from workbench.profiling.window import ProfileWindow
 from workbench.slo import parse_slo
-from workloads import DEFAULT_SWEEP_PRESET, WorkloadSpec, load_workload, preset_names
+from workloads import DEFAULT_SWEEP_PRESET, WorkloadError, WorkloadSpec, load_workload, preset_names
 
 ENDPOINTS = {
     "completions": "completions",
@@ -23,6 +23,37 @@ ENDPOINTS = {
     "chat": "chat",
     "/v1/chat/completions": "chat",
 }
+
+
+_FLAGS = {
+    "num_requests": "num-prompts",
+    "duration_s": "duration",
+    "max_seconds": "max-seconds",
+    "warmup_requests": "num-warmups",
+    "cancellation_rate": "request-cancellation-rate",
+    "cancellation_delay_s": "request-cancellation-delay",
+    "ready_timeout_s": "ready-check-timeout-sec",
+    "deadlines.connect_s": "connect-timeout",
+    "deadlines.first_token_s": "first-token-timeout",
+    "deadlines.idle_s": "idle-timeout",
+    "deadlines.total_s": "request-timeout",
+    "request_id_prefix": "request-id-prefix",
+    "base_url": "base-url",
+    "source.trace.speed": "trace-speed",
+    "source.trace.start_s": "trace-start",
+    "source.trace.end_s": "trace-end",
+    "source.trace.min_input_tokens": "min-input-len",
+    "source.trace.max_input_tokens": "max-input-len",
+    "source.trace.max_output_tokens": "max-output-len",
+    "source.sessions.turns.constant.value": "num-turns",
+    "source.sessions.think_s": "think-time",
+    "source.sharegpt.output_tokens": "sharegpt-output-len",
+    "source.jsonl.output_tokens": "custom-output-len",
+    "source.sonnet.input_tokens.constant.value": "sonnet-input-len",
+    "source.sonnet.output_tokens.constant.value": "sonnet-output-len",
+    "source.sonnet.prefix_tokens": "sonnet-prefix-len",
+}
+"""Field of the spec → the flag that sets it: a refusal names what was typed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +105,19 @@ def make_spec(flags: BenchFlags) -> BenchSpec:
     Raises:
         InvalidInputError, WorkloadError: naming the first bad flag.
     """
+    try:
+        return _spec(flags)
+    except InvalidInputError as error:
+        if error.field not in _FLAGS:
+            raise
+        raise InvalidInputError(_FLAGS[error.field], error.value, error.allowed) from None
+    except WorkloadError as error:
+        if error.field not in _FLAGS:
+            raise
+        raise WorkloadError(_FLAGS[error.field], error.value, error.allowed) from None
+
+
+def _spec(flags: BenchFlags) -> BenchSpec:
     workload, rate = _load(flags, _workload(flags))
     engine = dict(flags.engine)
     if flags.base_url is None and flags.model is not None:
@@ -144,6 +188,7 @@ def _workload(flags: BenchFlags) -> WorkloadSpec:
 def _random(flags: BenchFlags) -> WorkloadSpec:
     """As ``vllm bench serve --dataset-name random``: lengths uniform in [len·(1 − ratio), len·(1 +
     ratio)]."""
+    dataset("random", flags.traffic)  # refuses flags of other datasets
     ratio = flags.random_range_ratio or 0.0
     if not 0.0 <= ratio < 1.0:
         raise InvalidInputError("random-range-ratio", ratio, "at least 0, below 1")

@@ -7,6 +7,8 @@ index, as there.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -117,14 +119,25 @@ def save_vllm_result(
         or f"{result['backend']}-{result['request_rate']}qps{concurrency}-{model}-{result['date']}.json"
     )
     path = folder / name
+    check_folder(path.parent)
+    write_json(path, result)
+    return path
+
+
+def check_folder(folder: Path) -> None:
+    """That a result can be written to ``folder``: known before the run, not after it.
+
+    Raises:
+        InvalidInputError: it can't.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, result)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise InvalidInputError(
             "result-dir", str(folder), f"a folder that can be written ({error.strerror})"
         ) from None
-    return path
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:

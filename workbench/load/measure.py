@@ -60,8 +60,13 @@ async def measure(
     """
     _raise_file_limit()
     async with open_session(_headers(spec), spec.deadlines) as session:
-        facts = await server_facts(session, target.base_url, spec.model, spec.ready_timeout_s)
-        warmup_plan, plan, features, notes = await _plans(spec, target, facts, nonce, session)
+        show = progress or _unseen
+
+        def waiting(note: str) -> None:
+            show(BenchProgress(phase="starting", note=note))
+
+        facts = await server_facts(session, target.base_url, spec.model, spec.ready_timeout_s, waiting)
+        warmup_plan, plan, features, notes = await _plans(spec, target, facts, nonce, session, show)
         on_facts(facts, features)
         warmup = None
         if warmup_plan.requests:
@@ -80,9 +85,15 @@ async def measure(
 
 
 async def _plans(
-    spec: BenchSpec, target: Target, facts: ServerFacts, nonce: str, session: aiohttp.ClientSession
+    spec: BenchSpec,
+    target: Target,
+    facts: ServerFacts,
+    nonce: str,
+    session: aiohttp.ClientSession,
+    show: ProgressCallback,
 ) -> tuple[LoadPlan, LoadPlan, Features, dict[str, Any]]:
     """Everything that will be sent, as bytes; and what building the workload did to its source."""
+    show(BenchProgress(phase="building the workload"))
     sizes = {"vocab_size": facts.vocab_size, "max_model_len": facts.max_model_len}
     built = build_all(
         spec.workload,
@@ -98,6 +109,7 @@ async def _plans(
     # One more than the warm-up needs: the probe's own prompt.
     others = _warmup_requests(spec, nonce, sizes)
     shortest = min(others, key=lambda r: r.num_prompt_tokens or 0)
+    show(BenchProgress(phase="first request"))
     features = await negotiate(
         session, target.base_url, spec.endpoint, facts.model, shortest, spec.extra_body, spec.ready_timeout_s
     )
@@ -134,6 +146,10 @@ async def _plans(
     chosen = [r for r in others if r is not shortest][: spec.warmup_requests]
     warmup = replace(plan, requests=ready(chosen, "warmup"), max_seconds=None, phase="warm-up")
     return warmup, plan, features, built.notes
+
+
+def _unseen(_now: BenchProgress) -> None:
+    """Where nobody looks."""
 
 
 def _warmup_requests(spec: BenchSpec, nonce: str, sizes: dict[str, Any]) -> list[WorkloadRequest]:

@@ -28,7 +28,7 @@ class BenchProgress:
     """A snapshot for display."""
 
     phase: str
-    """starting | warm-up | measuring | collecting"""
+    """starting | building the workload | first request | warm-up | measuring | collecting"""
     elapsed_s: float = 0.0
     """Since the phase began."""
     planned: int = 0
@@ -41,6 +41,8 @@ class BenchProgress:
     """Length of the schedule, when it has one."""
     recent_ttft_ms: tuple[float, ...] = ()
     """Time to first token of the latest successes."""
+    note: str = ""
+    """What it waits for, when that takes longer than a moment."""
 
     @property
     def done(self) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -16,18 +18,27 @@ from workbench.targets.base import ServerFacts
 from workloads import WorkloadRequest
 
 _PAUSE_S = 0.25
+_QUIET_S = 1.0
+"""Nothing is said about a wait that is no longer than this."""
 _CALL = aiohttp.ClientTimeout(total=10.0)
 
 
 async def server_facts(
-    session: aiohttp.ClientSession, base_url: str, model: str | None, wait_s: float
+    session: aiohttp.ClientSession,
+    base_url: str,
+    model: str | None,
+    wait_s: float,
+    waiting: Callable[[str], None] | None = None,
 ) -> ServerFacts:
     """Ask ``/v1/models`` and ``/server_info``; waits up to ``wait_s`` for the server to answer at all.
+
+    Args:
+        waiting: told, again and again, for what it waits, why, and how long still.
 
     Raises:
         InvalidInputError: no server answers at ``base_url``, or it lists no model and none was named.
     """
-    models = await _models(session, base_url, wait_s)
+    models = await _models(session, base_url, wait_s, waiting)
     entry: dict[str, Any] = {}
     for candidate in models:
         if model is None or candidate.get("id") == model:
@@ -121,8 +132,11 @@ async def negotiate(
     raise TargetError(refusal)
 
 
-async def _models(session: aiohttp.ClientSession, base_url: str, wait_s: float) -> list[dict[str, Any]]:
-    deadline = time.monotonic() + wait_s
+async def _models(
+    session: aiohttp.ClientSession, base_url: str, wait_s: float, waiting: Callable[[str], None] | None
+) -> list[dict[str, Any]]:
+    begin = time.monotonic()
+    deadline = begin + wait_s
     while True:
         try:
             async with session.get(f"{base_url}/v1/models", timeout=_CALL) as response:
@@ -136,12 +150,27 @@ async def _models(session: aiohttp.ClientSession, base_url: str, wait_s: float) 
                     return [m for m in data if isinstance(m, dict)] if isinstance(data, list) else []
                 reason = f"HTTP {response.status}"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
+            reason = _why(error)
+        left_s = deadline - time.monotonic()
+        if waiting is not None and time.monotonic() - begin >= _QUIET_S and left_s > 0:
+            waiting(
+                f"waiting for {base_url} ({reason}), at most {left_s:.0f} s more: --ready-check-timeout-sec "
+                "sets how long"
+            )
         if time.monotonic() + _PAUSE_S > deadline:
             raise InvalidInputError(
                 "base-url", base_url, f"a server that answers within {wait_s:g} s ({reason})"
             )
         await asyncio.sleep(_PAUSE_S)
+
+
+def _why(error: Exception) -> str:
+    """In the words of the system where it has some: ``Connection refused``."""
+    if isinstance(error, aiohttp.ClientConnectorError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno or 0)
+    if isinstance(error, TimeoutError):
+        return "it takes the connection and does not answer"
+    return str(error) or type(error).__name__
 
 
 async def _json(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:

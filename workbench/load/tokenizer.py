@@ -26,7 +26,7 @@ def token_counter(path: str | None) -> TokenCounter | None:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exceptions
         raise InvalidInputError(
-            "tokenizer", path, f"a tokenizer.json or a folder with one ({error})"
+            "tokenizer-path", path, f"a tokenizer.json or a folder with one ({error})"
         ) from None
 
     def count(texts: Sequence[str]) -> list[int]:

@@ -116,6 +116,11 @@ def steady_state(requests: Requests, events: Events, latencies: Latencies) -> di
     if window.reason is not None:
         return {"found": False, "reason": window.reason, "method": METHOD}
     inside: Bools = (requests.sent >= window.start) & (requests.sent <= window.end)
+    served = int((inside & requests.ok).sum())
+    if served < MIN_REQUESTS:
+        # A server that has died looks very steady.
+        reason = f"{served} of {int(inside.sum())} requests in it succeeded, {MIN_REQUESTS} are needed"
+        return {"found": False, "reason": reason, "method": METHOD}
     samples = latencies.samples(inside)
     return {
         "found": True,

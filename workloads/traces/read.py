@@ -123,7 +123,9 @@ def _csv_rows(data: bytes, path: str, layout: _Layout) -> TraceRows:
     header = [name.strip() for name in next(reader, [])]
     missing = [name for name in layout.required if name not in header]
     if missing:
-        raise WorkloadError("path", path, f"a {layout.name} trace: its first line lacks {', '.join(missing)}")
+        raise WorkloadError(
+            "path", path, f"a trace of {layout.name}: its first line lacks {', '.join(missing)}"
+        )
     rows = [row for row in reader if row]
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
