@@ -35,6 +35,12 @@ class EngineConfig(BaseModel):
     )
     quantization: Literal["none", "int8"] = Field("none", description="int8: weight-only, CPU backend.")
     device: Literal["auto", "cpu"] = Field("auto", description="Where the model runs.")
+    tensor_parallel_size: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes, each with its part of every layer's weights and of the KV cache.",
+    )
     max_model_len: int | None = Field(
         None, ge=2, description="Prompt plus output tokens of one request; default: the model's own limit."
     )
@@ -74,6 +80,9 @@ class EngineConfig(BaseModel):
 
     # KV cache
     block_size: int = Field(16, ge=1, le=256, description="Tokens in one KV block.")
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(
+        "auto", description="auto: dtype; fp8: e4m3, half the bytes of bfloat16 (triton backend)."
+    )
     enable_prefix_caching: bool = Field(True, description="Reuse KV blocks of equal prefixes.")
     num_gpu_blocks_override: int | None = Field(
         None, ge=2, description="Number of KV blocks (the name is vLLM's; it counts on the CPU too)."
@@ -93,8 +102,11 @@ class EngineConfig(BaseModel):
     )
 
     # execution
-    attention_backend: Literal["auto", "reference", "cpu"] = Field(
-        "auto", description="reference: torch, the oracle; cpu: native kernels."
+    attention_backend: Literal["auto", "reference", "cpu", "triton"] = Field(
+        "auto",
+        description=(
+            "reference: torch, the oracle; cpu: native kernels; triton: GPU kernels (auto takes them on a GPU)."
+        ),
     )
     num_threads: int | None = Field(
         None, ge=1, description="Compute threads; default: the physical cores this process may use."

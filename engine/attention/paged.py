@@ -47,15 +47,15 @@ def paged_attention(
             query[begin:end].to(compute).transpose(0, 1).unsqueeze(0),
             keys.transpose(0, 1).unsqueeze(0),
             values.transpose(0, 1).unsqueeze(0),
-            attn_mask=_causal_mask(end - begin, length),
+            attn_mask=_causal_mask(end - begin, length, query.device),
             enable_gqa=True,
         )
         output[begin:end] = attended[0].transpose(0, 1).to(query.dtype)
     return output
 
 
-def _causal_mask(query_len: int, seq_len: int) -> torch.Tensor | None:
+def _causal_mask(query_len: int, seq_len: int, device: torch.device) -> torch.Tensor | None:
     """True where query row may see key column: [query_len, seq_len]; a single query sees everything."""
     if query_len == 1:
         return None
-    return torch.ones(query_len, seq_len, dtype=torch.bool).tril(seq_len - query_len)
+    return torch.ones(query_len, seq_len, dtype=torch.bool, device=device).tril(seq_len - query_len)

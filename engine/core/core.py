@@ -10,7 +10,7 @@ from engine.clock import Clock, VirtualClock
 from engine.config import EngineConfig
 from engine.core.runner import InlineRunner, StepRunner, ThreadRunner
 from engine.errors import EngineDeadError, EngineError, InvalidInputError
-from engine.executor.base import Executor, Profilable
+from engine.executor.base import Executor, Profilable, Watched
 from engine.kv.manager import KVCacheManager
 from engine.kv.residency import BlockResidency
 from engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulerStats
@@ -168,6 +168,19 @@ class EngineCore:
         self._require_alive()
         executor = self.executor
         return isinstance(executor, Profilable) and self._runner.call(executor.stop_profile)
+
+    def check_health(self) -> None:
+        """Ask an executor that depends on other processes whether they live; for when no step is due.
+
+        Raises:
+            EngineError: they do not, and so this core is dead.
+        """
+        if isinstance(self.executor, Watched):
+            try:
+                self.executor.check_health()
+            except BaseException:
+                self._dead = True
+                raise
 
     def stats(self) -> SchedulerStats:
         return self.scheduler.stats()

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 EXIT_STOPPED = 0
 EXIT_DIED = 1
 EXIT_START_FAILED = 2
+IDLE_CHECK_MS = 500
+"""How often an idle core asks whether its executor is still whole."""
 ORPHAN_GRACE_S = 30.0
 """How long an orphan may finish its step and write its trace before it is ended."""
 
@@ -63,6 +65,8 @@ class CoreLoop:
         """Handle everything that has arrived, waiting for the first message if told to. False: stop."""
         inbox = self._inbox
         while wait or inbox.poll(0):
+            while wait and not inbox.poll(IDLE_CHECK_MS):
+                self._core.check_health()
             message = self._decode(inbox.recv())
             wait = False
             if isinstance(message, wire.Shutdown):

@@ -48,3 +48,15 @@ class Profilable(Protocol):
     def stop_profile(self) -> bool:
         """End the window; False when none was open."""
         ...
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """An executor that depends on other processes."""
+
+    def check_health(self) -> None:
+        """
+        Raises:
+            EngineError: it can't run another step.
+        """
+        ...

@@ -18,6 +18,7 @@ from engine.config import EngineConfig
 from engine.errors import InvalidInputError
 from engine.executor.factory import create_executor
 from engine.executor.info import ExecutorInfo
+from engine.executor.torch_executor import TorchExecutor
 from engine.models.backend import ForwardBatch, ModelBackend
 
 _PROBE_BYTES = 128 << 20
@@ -61,6 +62,8 @@ def measure_forward(
     Raises:
         ModelLoadError, InvalidInputError: the model can't be loaded, or a cell does not fit.
     """
+    if config.tensor_parallel_size > 1:
+        raise InvalidInputError("tensor_parallel_size", config.tensor_parallel_size, "1 for a bare forward")
     needed = max(batches) * -(-max(contexts) // config.block_size) + 1
     longest = config.max_model_len or max(contexts)
     if max(contexts) > longest:
@@ -68,6 +71,8 @@ def measure_forward(
     blocks = config.num_gpu_blocks_override or max(needed, -(-longest // config.block_size) + 1)
     config = config.model_copy(update={"num_gpu_blocks_override": blocks, "max_model_len": longest})
     executor, info = create_executor(config)
+    if not isinstance(executor, TorchExecutor):
+        raise InvalidInputError("device", info.attention_backend, "cpu for a bare forward")
     if needed > info.num_kv_blocks:
         raise InvalidInputError(
             "num_gpu_blocks_override", info.num_kv_blocks, f"at least {needed} for the largest cell"

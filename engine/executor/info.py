@@ -16,6 +16,8 @@ class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Why ``auto`` did not take the native kernels; None: it did, or the user chose."""
     quantization: str
     num_threads: int
+    """Of each rank."""
+    tensor_parallel_size: int = 1
     max_model_len: int
     block_size: int
     num_kv_blocks: int

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InvalidInputError
-from engine.executor.base import Executor
+from engine.executor.base import Executor, Watched
 from engine.executor.limits import MAX_SECONDS, MAX_STEPS
 from engine.plan import StepPlan, StepResult
 
@@ -116,6 +116,11 @@ class ProfiledExecutor:
         self._exports.append(thread)
         thread.start()
         return True
+
+    def check_health(self) -> None:
+        """As the inner executor's, if it has any to check."""
+        if isinstance(self._inner, Watched):
+            self._inner.check_health()
 
     def reset(self) -> None:
         self._inner.reset()

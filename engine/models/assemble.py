@@ -7,17 +7,30 @@ Names are Hugging Face's; a loader is a function ``read(name) -> float tensor`` 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import torch
 
 from engine.errors import ModelLoadError
 from engine.models.config import ModelConfig
 from engine.models.weights import LayerWeights, ModelWeights
+from engine.parallel.shard import Shard
 
 TensorReader = Callable[[str], torch.Tensor]
 
 # Buffers that old checkpoints carry along; they follow from the config.
 _DERIVED_SUFFIXES = (".rotary_emb.inv_freq",)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where weights go: which rank's part of them, and onto which device."""
+
+    shard: Shard
+    device: torch.device
+
+
+WHOLE_ON_CPU = Placement(Shard(), torch.device("cpu"))
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -72,13 +85,25 @@ def check_names(config: ModelConfig, names: Collection[str], where: str) -> None
         )
 
 
-def assemble_weights(config: ModelConfig, read: TensorReader, dtype: torch.dtype, where: str) -> ModelWeights:
-    """Read every tensor once, cast to ``dtype``, fuse.
+def assemble_weights(
+    config: ModelConfig,
+    read: TensorReader,
+    dtype: torch.dtype,
+    where: str,
+    placement: Placement = WHOLE_ON_CPU,
+) -> ModelWeights:
+    """Read every tensor once, cut out the rank's part, cast to ``dtype``, fuse.
+
+    Args:
+        config: the whole model's; the weights bear the rank's own.
 
     Raises:
         ModelLoadError: a tensor's shape doesn't match ``config``.
     """
     shapes = tensor_shapes(config)
+    shard, device = placement.shard, placement.device
+    local = shard.local_config(config)
+    local_shapes = tensor_shapes(local)
 
     def checked(name: str) -> torch.Tensor:
         value = read(name)
@@ -86,15 +111,15 @@ def assemble_weights(config: ModelConfig, read: TensorReader, dtype: torch.dtype
             raise ModelLoadError(
                 f"{where}: tensor {name} has shape {tuple(value.shape)}, the config says {shapes[name]}"
             )
-        return value
+        return shard.cut(name, value, config)
 
     def tensor(name: str) -> torch.Tensor:
-        return checked(name).to(dtype).contiguous()
+        return checked(name).to(device, dtype).contiguous()
 
     def fused(names: list[str]) -> torch.Tensor:
         # Cast straight into place: fresh memory is what loading costs.
-        rows = [shapes[name][0] for name in names]
-        whole = torch.empty((sum(rows), *shapes[names[0]][1:]), dtype=dtype)
+        rows = [local_shapes[name][0] for name in names]
+        whole = torch.empty((sum(rows), *local_shapes[names[0]][1:]), dtype=dtype, device=device)
         start = 0
         for count, name in zip(rows, names, strict=True):
             whole[start : start + count].copy_(checked(name))
@@ -121,7 +146,7 @@ def assemble_weights(config: ModelConfig, read: TensorReader, dtype: torch.dtype
         )
     embed = tensor("model.embed_tokens.weight")
     return ModelWeights(
-        config=config,
+        config=local,
         embed=embed,
         layers=tuple(layers),
         final_norm=tensor("model.norm.weight"),

@@ -9,6 +9,8 @@ from engine.attention.paged import paged_attention, write_kv
 from engine.models.backend import ForwardBatch
 from engine.models.rope import apply_rope, rope_cos_sin
 from engine.models.weights import LayerWeights, ModelWeights
+from engine.parallel.group import SOLO, RankGroup
+from engine.parallel.layers import embed, head, row_parallel
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -19,21 +21,27 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 class ReferenceBackend:
-    """A :class:`engine.models.backend.ModelBackend` on the CPU. KV cache per layer: ``[num_blocks,
+    """A :class:`engine.models.backend.ModelBackend` on any device. KV cache per layer: ``[num_blocks,
     block_size, g, D]``.
 
-    Matrices multiply in the weights' dtype; norms, rotation and attention run in at least float32.
+    Matrices multiply in the weights' dtype; norms, rotation and attention run in at least float32. With a
+    ``group`` of several ranks the weights are this rank's part, and the KV cache holds its heads.
     """
 
     name = "reference"
 
-    def __init__(self, weights: ModelWeights, max_model_len: int, block_size: int) -> None:
+    def __init__(
+        self, weights: ModelWeights, max_model_len: int, block_size: int, group: RankGroup = SOLO
+    ) -> None:
+        self._group = group
         self._weights = weights
         self._config = weights.config
         self._block_size = block_size
         self.vocab_size = weights.config.vocab_size
         self.dtype = weights.embed.dtype
-        self._cos, self._sin = rope_cos_sin(weights.config, max_model_len)
+        self._device = weights.embed.device
+        cos, sin = rope_cos_sin(weights.config, max_model_len)
+        self._cos, self._sin = cos.to(self._device), sin.to(self._device)
         self._key_caches: list[torch.Tensor] = []
         self._value_caches: list[torch.Tensor] = []
 
@@ -43,23 +51,25 @@ class ReferenceBackend:
     def allocate_kv(self, num_blocks: int) -> None:
         config = self._config
         shape = (num_blocks, self._block_size, config.num_kv_heads, config.head_size)
-        self._key_caches = [torch.empty(shape, dtype=self.dtype) for _ in range(config.num_layers)]
-        self._value_caches = [torch.empty(shape, dtype=self.dtype) for _ in range(config.num_layers)]
+        self._key_caches, self._value_caches = (
+            [torch.empty(shape, dtype=self.dtype, device=self._device) for _ in range(config.num_layers)]
+            for _ in range(2)
+        )
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         weights = self._weights
         cos, sin = self._cos[batch.positions], self._sin[batch.positions]
-        hidden = F.embedding(batch.input_ids, weights.embed)
+        hidden = embed(batch.input_ids, weights.embed, self._group)
         for index, layer in enumerate(weights.layers):
             normed = rms_norm(hidden, layer.input_norm, self._config.rms_norm_eps)
             hidden = hidden + self._attention(normed, layer, index, batch, cos, sin)
             normed = rms_norm(hidden, layer.post_norm, self._config.rms_norm_eps)
             gate, up = F.linear(normed, layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + F.linear(F.silu(gate) * up, layer.down)
+            hidden = hidden + row_parallel(F.silu(gate) * up, layer.down, self._group)
         # The last norm and the head are computed only where logits are wanted.
         wanted = rms_norm(hidden[batch.logits_indices], weights.final_norm, self._config.rms_norm_eps)
-        return F.linear(wanted, weights.lm_head).float()
+        return head(wanted, weights.lm_head, self._group, self.vocab_size)
 
     def _attention(
         self,
@@ -91,4 +101,4 @@ class ReferenceBackend:
             batch.seq_lens,
             batch.block_table,
         )
-        return F.linear(attended.flatten(1), layer.o)
+        return row_parallel(attended.flatten(1), layer.o, self._group)

@@ -10,7 +10,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from engine.errors import ModelLoadError
-from engine.models.assemble import assemble_weights, check_names
+from engine.models.assemble import WHOLE_ON_CPU, Placement, assemble_weights, check_names
 from engine.models.config import ModelConfig
 from engine.models.gguf_file import GGUFFile, GGUFTensorInfo
 from engine.models.weights import ModelWeights
@@ -48,7 +48,9 @@ def hf_name(name: str) -> str:
     return name
 
 
-def load_gguf_weights(file: GGUFFile, config: ModelConfig, dtype: torch.dtype) -> ModelWeights:
+def load_gguf_weights(
+    file: GGUFFile, config: ModelConfig, dtype: torch.dtype, placement: Placement = WHOLE_ON_CPU
+) -> ModelWeights:
     """Dequantise every tensor of ``file`` to float32, then cast to ``dtype``.
 
     Raises:
@@ -69,7 +71,7 @@ def load_gguf_weights(file: GGUFFile, config: ModelConfig, dtype: torch.dtype) -
             raw = unpermuted(raw, info.shape[0], config.num_kv_heads)
         return torch.from_numpy(dequantized(raw, info, where))
 
-    return assemble_weights(config, read, dtype, where)
+    return assemble_weights(config, read, dtype, where, placement)
 
 
 def dequantized(raw: np.ndarray, info: GGUFTensorInfo, where: str) -> np.ndarray:

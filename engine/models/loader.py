@@ -10,6 +10,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.model_store import resolve_model
+from engine.models.assemble import WHOLE_ON_CPU, Placement
 from engine.models.config import ModelConfig
 from engine.models.description import ModelDescription, describe_gguf, load_model_config
 from engine.models.gguf_file import read_gguf
@@ -39,8 +40,23 @@ class LoadedModel:
         return self.description.eos_token_ids
 
 
-def load_model(config: EngineConfig) -> LoadedModel:
+def describe_model(config: EngineConfig) -> ModelDescription:
+    """What ``config.model`` says about itself; fetches an embedded model, reads no weights.
+
+    Raises:
+        ModelLoadError: missing, damaged or unsupported model.
+    """
+    source = resolve_model(config.model)
+    return (
+        describe_gguf(source, read_gguf(source.path)) if source.kind == "gguf" else load_model_config(source)
+    )
+
+
+def load_model(config: EngineConfig, placement: Placement = WHOLE_ON_CPU) -> LoadedModel:
     """Resolve ``config.model`` and read its weights (``load_format="dummy"``: invent them).
+
+    Args:
+        placement: the device that gets them, and which rank's part of them it gets.
 
     Raises:
         ModelLoadError: missing, damaged or unsupported model.
@@ -48,7 +64,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
     """
     start = time.monotonic()
     source = resolve_model(config.model)
-    dtype = resolve_dtype(config.dtype)
+    dtype = resolve_dtype(config.dtype, placement.device)
     if source.kind == "gguf":
         file = read_gguf(source.path)
         description = describe_gguf(source, file)
@@ -56,18 +72,20 @@ def load_model(config: EngineConfig) -> LoadedModel:
         description = load_model_config(source)
     max_model_len = description.max_model_len(config.max_model_len)
     if config.load_format == "dummy":
-        weights = dummy_weights(description.config, dtype)
+        weights = dummy_weights(description.config, dtype, placement)
     elif source.kind == "gguf":
-        weights = load_gguf_weights(file, description.config, dtype)
+        weights = load_gguf_weights(file, description.config, dtype, placement)
     else:
-        weights = load_safetensors_weights(source.path, description.config, dtype)
+        weights = load_safetensors_weights(source.path, description.config, dtype, placement)
     seconds = time.monotonic() - start
     logger.info("loaded %s (%s) in %.2f s", source.name, str(dtype).removeprefix("torch."), seconds)
     return LoadedModel(description, weights, dtype, max_model_len, seconds)
 
 
-def resolve_dtype(name: str) -> torch.dtype:
-    """``auto`` is bfloat16 where the CPU multiplies it natively (AVX512-BF16), else float32."""
+def resolve_dtype(name: str, device: torch.device = WHOLE_ON_CPU.device) -> torch.dtype:
+    """``auto`` is bfloat16 on a GPU and where the CPU multiplies it natively (AVX512-BF16), else float32."""
     if name == "auto":
+        if device.type == "cuda":
+            return torch.bfloat16
         return torch.bfloat16 if torch.cpu.get_capabilities().get("avx512_bf16") else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]

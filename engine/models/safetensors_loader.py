@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import ModelLoadError
-from engine.models.assemble import assemble_weights, check_names, tensor_shapes
+from engine.models.assemble import WHOLE_ON_CPU, Placement, assemble_weights, check_names, tensor_shapes
 from engine.models.config import ModelConfig
 from engine.models.weights import ModelWeights
 
@@ -20,7 +20,9 @@ _DUMMY_SEED = 0
 _DUMMY_STD = 0.02
 
 
-def load_safetensors_weights(folder: Path, config: ModelConfig, dtype: torch.dtype) -> ModelWeights:
+def load_safetensors_weights(
+    folder: Path, config: ModelConfig, dtype: torch.dtype, placement: Placement = WHOLE_ON_CPU
+) -> ModelWeights:
     """Read the model in ``folder``; files are memory-mapped, so that only one tensor at a time is held twice.
 
     Raises:
@@ -36,7 +38,7 @@ def load_safetensors_weights(folder: Path, config: ModelConfig, dtype: torch.dty
                 raise ModelLoadError(f"{path}: can't be read: {error}") from None
             readers.update(dict.fromkeys(reader.keys(), reader))
         check_names(config, readers, where)
-        return assemble_weights(config, lambda name: readers[name].get_tensor(name), dtype, where)
+        return assemble_weights(config, lambda name: readers[name].get_tensor(name), dtype, where, placement)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -50,9 +52,14 @@ def _files(folder: Path) -> list[Path]:
     return [folder / str(name) for name in names]
 
 
-def dummy_weights(config: ModelConfig, dtype: torch.dtype) -> ModelWeights:
-    """Random weights of the right shapes, always the same: norms 1, biases 0, matrices N(0, 0.02)."""
-    generator = torch.Generator().manual_seed(_DUMMY_SEED)
+def dummy_weights(
+    config: ModelConfig, dtype: torch.dtype, placement: Placement = WHOLE_ON_CPU
+) -> ModelWeights:
+    """Random weights of the right shapes, always the same on one kind of device: norms 1, biases 0, matrices
+    N(0, 0.02). Every rank draws all of them and keeps its part.
+    """
+    device = placement.device
+    generator = torch.Generator(device).manual_seed(_DUMMY_SEED)
     shapes = tensor_shapes(config)
 
     def read(name: str) -> torch.Tensor:
@@ -60,6 +67,7 @@ def dummy_weights(config: ModelConfig, dtype: torch.dtype) -> ModelWeights:
             return torch.ones(shapes[name])
         if name.endswith(".bias"):
             return torch.zeros(shapes[name])
-        return torch.empty(shapes[name], dtype=dtype).normal_(0.0, _DUMMY_STD, generator=generator)
+        whole = torch.empty(shapes[name], dtype=dtype, device=device)
+        return whole.normal_(0.0, _DUMMY_STD, generator=generator)
 
-    return assemble_weights(config, read, dtype, "dummy weights")
+    return assemble_weights(config, read, dtype, "dummy weights", placement)

@@ -1,0 +1,1 @@
+"""Tensor parallelism: one model over several processes, one scheduler (rank 0's)."""
