@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,11 +105,13 @@ def _core_steps(rounds: int = 30) -> tuple[float, float]:
 
 class Rates(NamedTuple):
     """Output tokens per second, and per second of this process's CPU time (all its threads): the second is
-    quiet on a machine that others use, too.
+    quiet on a machine that others use, too. ``itl``: median seconds of a decode step, which is the gap
+    between two tokens of every request.
     """
 
     wall: float
     cpu: float
+    itl: float
 
 
 def throughput(core: EngineCore, seed: int, output: int = OUTPUT) -> Rates:
@@ -126,10 +129,15 @@ def throughput(core: EngineCore, seed: int, output: int = OUTPUT) -> Rates:
             )
         )
     begin, cpu = time.perf_counter(), time.process_time()
+    stamps = [begin]
     while core.has_work():
         core.step()
+        stamps.append(time.perf_counter())
     tokens = CONCURRENCY * output
-    return Rates(tokens / (time.perf_counter() - begin), tokens / (time.process_time() - cpu))
+    decodes = [b - a for a, b in pairwise(stamps[1:])]  # the first step prefills
+    return Rates(
+        tokens / (stamps[-1] - begin), tokens / (time.process_time() - cpu), statistics.median(decodes)
+    )
 
 
 Make = Callable[[bool], AbstractContextManager[EngineCore]]
@@ -146,6 +154,8 @@ def compare(pairs: int, make: Make) -> dict[str, float]:
     result: dict[str, float] = {
         "runs": len(found[True]),
         "off_tok_s": statistics.fmean(r.wall for r in found[False]),
+        "off_itl_ms": 1e3 * statistics.median(r.itl for r in found[False]),
+        "on_itl_ms": 1e3 * statistics.median(r.itl for r in found[True]),
     }
     for name in Rates._fields:
         ratios = [

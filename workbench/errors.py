@@ -14,4 +14,6 @@ class TargetError(WorkbenchError):
 
 
 class RunCorruptError(WorkbenchError):
-    """A stored run's manifest can't be read."""
+    """A stored run, or a file that was named, can't be read: bad input."""
+
+    exit_code = 2

@@ -16,6 +16,7 @@ from workbench.manifest import Manifest
 from workbench.runstore import Run
 from workbench.timeline.segments import EngineLife, StepTimes
 from workbench.timeline.split import RequestSplit, engine_lives, split_requests, step_times
+from workbench.timeline.tables import read_checked
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -120,7 +121,7 @@ class RunBundle:
         Raises:
             RunCorruptError: a table of the run can't be read.
         """
-        return cls.of(run.id, run.manifest, {name: run.arrow(name) for name in TABLES}, run.path)
+        return cls.of(run.id, run.manifest, {name: read_checked(run, name) for name in TABLES}, run.path)
 
     def setting(self, name: str, default: Any = None) -> Any:
         """An engine setting in force; as asked for where the target does not echo; else ``default``."""

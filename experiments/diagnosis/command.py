@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from experiments.diagnosis.models import Diagnosis, Finding
+    from experiments.diagnosis.models import Diagnosis, Evidence, Finding
 
 RunsDir = Annotated[
     Path | None,
@@ -51,33 +52,43 @@ def diagnose(
 
 def show(found: Diagnosis, console: Console) -> None:
     """Findings in full, abstentions in a line each."""
-    console.print(f"run {found.run}" + (f" against {', '.join(found.against)}" if found.against else ""))
+
+    def put(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, soft_wrap=True, markup=False)
+
+    put(f"run {found.run}" + (f" against {', '.join(found.against)}" if found.against else ""))
     for check in found.checks:
-        console.print(f"  {'ok ' if check.ok else 'NO '} {check.text}", soft_wrap=True, markup=False)
-    for finding in found.findings:
-        if finding.verdict == "finding":
-            _show_finding(finding, console)
-    console.print()
-    for finding in found.findings:
-        if finding.verdict == "abstain":
-            console.print(f"{finding.family}: no finding. {finding.claim}", soft_wrap=True, markup=False)
+        put(f"  {'ok ' if check.ok else 'NO '} {check.text}")
+    findings = [one for one in found.findings if one.verdict == "finding"]
+    others = [one for one in found.findings if one.verdict == "abstain"]
+    for number, finding in enumerate(findings, 1):
+        put("")
+        put(f"{number}. {finding.claim}", "bold")
+        for label, text in _lines(finding):
+            put(f"   {label:14}{text}")
+    put("")
+    put("no finding in the other families:" if findings else "no finding: nothing is accused", "bold")
+    for finding in others:
+        put(f"   {finding.family:20}{finding.claim}")
 
 
-def _show_finding(finding: Finding, console: Console) -> None:
-    console.print()
-    console.print(finding.claim, style="bold", soft_wrap=True, markup=False)
-    size = f" · {finding.effect_text}" if finding.effect else ""
-    console.print(
-        f"  {finding.family} · {finding.cause} · confidence {finding.confidence}{size}",
-        soft_wrap=True,
-        markup=False,
-    )
-    for evidence in finding.evidence:
-        where = f" ({evidence.table} {', '.join(map(str, evidence.rows[:4]))} …)" if evidence.rows else ""
-        console.print(f"  + {evidence.text}{where}", soft_wrap=True, markup=False)
-    for rival in finding.rivals:
-        console.print(
-            f"  {'-' if rival.ruled_out else '?'} {rival.name}: {rival.why}", soft_wrap=True, markup=False
-        )
+def _lines(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Label and text of each line below the claim; a label is written once."""
+    yield "what", f"{finding.family}, cause {finding.cause}; confidence {finding.confidence}"
+    if finding.effect:
+        yield "effect", finding.effect_text
+    evidence = [one.text + _where(one) for one in finding.evidence]
+    out = [f"{rival.name}: {rival.why}" for rival in finding.rivals if rival.ruled_out]
+    left = [f"{rival.name}: {rival.why}" for rival in finding.rivals if not rival.ruled_out]
+    for label, texts in (("evidence", evidence), ("ruled out", out), ("not ruled out", left)):
+        for place, text in enumerate(texts):
+            yield label if place == 0 else "", text
     if finding.next:
-        console.print(f"  next: {finding.next}", soft_wrap=True, markup=False)
+        yield "to confirm", finding.next
+
+
+def _where(evidence: Evidence) -> str:
+    if not evidence.rows:
+        return ""
+    more = " …" if len(evidence.rows) > 4 else ""
+    return f" ({evidence.table} {', '.join(map(str, evidence.rows[:4]))}{more})"

@@ -80,7 +80,10 @@ def _slope(bundle: RunBundle, fit: DecodeFit, evidence: list[Evidence], clock: f
     floor = _floor_ns(bundle)
     efficiency = floor / fit.per_token if floor is not None else None
     if efficiency is not None:
-        text = f"{floor:.2f} ns a token of context by bytes over bandwidth: efficiency {efficiency:.2f}"
+        text = (
+            f"its bytes at the machine's measured bandwidth would take {floor:.3g} ns a token of context: "
+            f"efficiency {efficiency:.2f}"
+        )
         evidence = [*evidence, Evidence(text=text, value=efficiency, unit="ratio")]
         if efficiency >= POOR_EFFICIENCY:
             return abstain(
@@ -97,9 +100,9 @@ def _slope(bundle: RunBundle, fit: DecodeFit, evidence: list[Evidence], clock: f
             evidence,
         )
     words = (
-        f"{1 / efficiency:.1f} times what its bytes cost"
+        f"which takes {1 / efficiency:.1f} times as long as its bytes need"
         if efficiency
-        else "no bandwidth known to hold it against"
+        else "and no bandwidth is known to hold that against"
     )
     return Finding(
         family=FAMILY,
@@ -157,8 +160,8 @@ def _path_break(bundle: RunBundle, fit: DecodeFit, jump: Jump, evidence: list[Ev
 def _evidence(fit: DecodeFit, ids: Any, forward: Floats, context: Floats) -> list[Evidence]:
     line = (
         f"decode step = {fit.fixed / 1e6:.2f} ms + {fit.per_request / 1e3:.1f} µs · batch + "
-        f"{fit.per_token:.2f} ns "
-        f"[{fit.low:.2f}, {fit.high:.2f}] · Σ context over {len(forward)} steps"
+        f"{fit.per_token:.3g} ns (95 % interval {fit.low:.3g} to {fit.high:.3g}) · Σ context, fitted to "
+        f"{len(forward)} steps"
     )
     longest = np.argsort(-context)[:10]
     rows: list[int | str] = [int(i) for i in ids[longest]]
@@ -176,8 +179,10 @@ def _rivals(fit: DecodeFit, clock: float | None) -> list[Rival]:
         Rival(name="prefill mixed in", ruled_out=True, why="only steps without prefill tokens are looked at"),
         Rival(
             name="clock or thermal",
-            ruled_out=clock is None or clock > -0.1,
-            why="no clock samples" if clock is None else f"the clock moved by {clock:+.1%}",
+            ruled_out=abs(fit.drift) <= MAX_DRIFT / 2 if clock is None else clock > -0.1,
+            why=f"no clock samples, but steps of one kind changed by {fit.drift:+.1%} over the run"
+            if clock is None
+            else f"the clock moved by {clock:+.1%}",
         ),
         Rival(
             name="drift",

@@ -25,7 +25,7 @@ _CAUSE = {
     "prepare": "prepare",
 }
 _WORDS = {
-    "sample": "it is read back and sampled (synchronisation)",
+    "sample": "results are read back and sampled (synchronisation)",
     "output": "outputs are handed over",
     "between": "the next batch is formed (between steps)",
     "schedule": "the scheduler plans",
@@ -95,12 +95,13 @@ def diagnose_gaps(bundle: RunBundle, vetting: Vetting, baseline: RunBundle | Non
         beside = f" (baseline {normal:.1%})" if usual is not None else ""
         return abstain(
             FAMILY,
-            f"the accelerator idles {bubbles.share:.1%} of the time with work{beside}: no gap worth a cause",
+            f"no forward runs for {bubbles.share:.1%} of the time with requests in flight{beside}: no gap "
+            "worth a cause",
         )
     phase, ns = max(bubbles.by_phase.items(), key=lambda item: item[1])
     starved = waiting is not None and waiting >= STARVED
     cause = "starvation" if starved else _CAUSE[phase]
-    reason = "its thread waits for a CPU core" if starved else _WORDS[phase]
+    reason = "the engine's thread waits for a CPU core" if starved else _WORDS[phase]
     part = ns / bubbles.idle
     profiled = "profiled" in bundle.manifest.tags
     confidence: Confidence = "high" if (part >= 0.6 or starved) and not profiled else "medium"
@@ -108,10 +109,9 @@ def diagnose_gaps(bundle: RunBundle, vetting: Vetting, baseline: RunBundle | Non
         family=FAMILY,
         verdict="finding",
         cause=cause,
-        claim=f"The accelerator idles {bubbles.share:.0%} of the time while requests are in flight: "
-        f"{reason}.",
+        claim=f"No forward runs for {bubbles.share:.0%} of the time with requests in flight: {reason}.",
         effect=Effect(
-            name="idle with eligible work",
+            name="between two forwards",
             value=float(bubbles.per_gap.mean()) / 1e6,
             unit="ms a step",
             share=bubbles.share,
@@ -127,7 +127,7 @@ def _evidence(bubbles: Bubbles, waiting: float | None) -> list[Evidence]:
     rows: list[int | str] = list(bubbles.step_ids)
     found = [
         Evidence(
-            text=f"{ns / bubbles.idle:.0%} of the idle time while {_WORDS[phase]}",
+            text=f"{ns / bubbles.idle:.0%} of that time {_WORDS[phase]}",
             value=ns / 1e6,
             unit="ms",
             table="steps",

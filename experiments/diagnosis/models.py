@@ -76,8 +76,9 @@ class Finding(Frozen):
         effect = self.effect
         if effect is None:
             return ""
-        cost = "" if effect.unit == "requests" else f", {effect.share:.0%} of all requests' time"
-        return f"{effect.name}: {effect.value:.4g} {effect.unit}{cost}"
+        cost = "" if effect.unit == "requests" else f"; {effect.share:.0%} of all requests' time"
+        size = f"{effect.value:,.0f}" if abs(effect.value) >= 1000 else f"{effect.value:.3g}"
+        return f"{effect.name}: {size} {effect.unit}{cost}"
 
 
 class Check(Frozen):

@@ -100,7 +100,7 @@ def diagnose_preemption(bundle: RunBundle, vetting: Vetting) -> Finding:
             name="preempted or recomputing",
             value=float(toll.lost_tokens),
             unit="computed tokens lost",
-            share=max(toll.time_share, toll.recompute_share),
+            share=toll.time_share,
         ),
         evidence=_evidence(toll, bundle, fits),
         rivals=[

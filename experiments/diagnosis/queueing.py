@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.trace.records import AdmissionStop
 from experiments.diagnosis.bundle import RunBundle
 from experiments.diagnosis.checks import Vetting
 from experiments.diagnosis.models import Confidence, Effect, Evidence, Family, Finding, Rival, abstain
@@ -78,12 +79,11 @@ def _blocked(waits: Waits, bundle: RunBundle, model: StepModel, share: float) ->
         _rival(
             "front end", waits.front_end, waits, "of their way to the first token before the engine's queue"
         ),
-        _rival("client", waits.client_lag, waits, "of it is lateness of the client"),
+        _rival("client", waits.client_lag, waits, "of it lies before the client sent the request"),
         Rival(
             name="machine full",
             ruled_out=True,
-            why=f"{fixed:.0%} of each refusing step is paid per step, not per token: larger batches would be "
-            "cheaper"
+            why=f"{fixed:.0%} of a step is paid once, not per token: more work in one step is cheaper"
             if cause != "long_prefill"
             else "the tokens in their way belong to few long prompts",
         ),
@@ -97,7 +97,7 @@ def _blocked(waits: Waits, bundle: RunBundle, model: StepModel, share: float) ->
         Rival(
             name="preemption",
             ruled_out=waits.preempted < 0.1 * waits.total,
-            why=f"{waits.preempted / waits.total:.0%} of it is preempted or recomputing",
+            why=f"for {waits.preempted / waits.total:.0%} of it they are preempted or recomputing",
         ),
     ]
     strong = share >= 0.7 and stop_ns >= 0.6 * max(refused, 1.0) and len(bundle.answered) >= 20
@@ -133,7 +133,8 @@ def _evidence(waits: Waits, share: float, fixed: float) -> list[Evidence]:
     ]
     rows: list[int | str] = list(waits.refused_rows)
     for stop, ns in sorted(waits.refused.items(), key=lambda item: -item[1]):
-        text = f"{ns / waits.total:.0%} of it refused by {stop}"
+        why = "a preemption in the same step" if stop == AdmissionStop.PREEMPTED else stop
+        text = f"for {ns / waits.total:.0%} of it the scheduler admitted nobody because of {why}"
         found.append(Evidence(text=text, value=ns / waits.total, unit="share", table="steps", rows=rows))
     for text, ns in (
         ("between own chunks", waits.chunk_gap),
@@ -144,14 +145,11 @@ def _evidence(waits: Waits, share: float, fixed: float) -> list[Evidence]:
             found.append(
                 Evidence(text=f"{ns / waits.total:.0%} of it {text}", value=ns / waits.total, unit="share")
             )
-    found.append(
-        Evidence(
-            text=f"long prompts took {waits.long_share:.0%} of the tokens computed meanwhile",
-            value=waits.long_share,
-            unit="share",
-        )
-    )
-    found.append(Evidence(text=f"fixed part of the refusing steps {fixed:.0%}", value=fixed, unit="share"))
+    if waits.long_share > 0.01:
+        text = f"long prompts took {waits.long_share:.0%} of the tokens computed meanwhile"
+        found.append(Evidence(text=text, value=waits.long_share, unit="share"))
+    text = f"{fixed:.0%} of the time of those steps is fixed: it does not grow with what they compute"
+    found.append(Evidence(text=text, value=fixed, unit="share"))
     return found
 
 
@@ -171,8 +169,8 @@ def _claim(cause: str, share: float, bundle: RunBundle) -> str:
         "shared_prefill": "their prefill steps compute other prompts too",
     }[cause]
     return (
-        f"First tokens are slow under load: the slowest requests wait {share:.0%} of the time "
-        f"because {reason}."
+        f"First tokens are slow under load: the slowest requests wait for {share:.0%} of their way to "
+        f"the first token because {reason}."
     )
 
 
@@ -224,7 +222,7 @@ def _front_end(waits: Waits, bundle: RunBundle) -> Finding:
         ],
         rivals=[
             _rival("engine queue", waits.blocked, waits, "of the way is waiting inside the engine"),
-            _rival("client", waits.client_lag, waits, "of it is lateness of the client"),
+            _rival("client", waits.client_lag, waits, "of it lies before the client sent the request"),
         ],
         confidence="high" if share >= 0.7 else "medium",
         next=sweep_line(bundle, "stream_interval", doublings(interval, 4), "ttft_p50"),

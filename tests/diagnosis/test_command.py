@@ -38,8 +38,10 @@ def test_finding_on_stdout_in_the_folder_and_in_words(tmp_path, capsys):
     top = found["findings"][0]
     assert (top["family"], top["verdict"], top["cause"]) == ("queueing", "finding", "max_num_seqs")
     assert json.loads((tmp_path / "slow" / "findings.json").read_text()) == found
-    assert "next: workbench sweep --param max_num_seqs --values 2,4,8 --baseline 2" in err
-    assert "cache_correctness: no finding." in err
+    assert "1. First tokens are slow under load: the slowest requests wait for 99% of their way" in err
+    assert "   to confirm    workbench sweep --param max_num_seqs --values 2,4,8 --baseline 2" in err
+    assert "no finding in the other families:" in err
+    assert "   cache_correctness   nothing to compare with" in err
 
 
 def test_against_two_cache_off_runs(tmp_path, capsys):

@@ -67,6 +67,58 @@ def test_a_graph_whose_kernels_were_lost_gives_no_idle_share():
     assert report.refusal == "8 of 10 graph launches have no kernels: the profiler lost them"
 
 
+def graphs(sizes, graph_id=5):
+    """One launch after the other, each with so many kernels of 4 µs."""
+    events = []
+    for i, size in enumerate(sizes):
+        events.append(call(100 * i, 3, i + 1, name="cudaGraphLaunch"))
+        ids = {"graph id": graph_id} if graph_id else {}
+        events += [kernel(100 * i + 10 + 5 * k, 4, i + 1, **ids) for k in range(size)]
+    return events
+
+
+@pytest.mark.parametrize(
+    ("sizes", "graph_id", "cut"),
+    [
+        ([3] * 12, 5, 0),
+        ([1, *[3] * 10, 2], 5, 0),  # at the window's ends a launch may be cut
+        ([3] * 5 + [2] + [3] * 6, 5, 1),
+        ([3] * 5 + [2] + [3] * 6, None, 0),  # two graphs of different sizes, for all the trace tells
+    ],
+)
+def test_a_graph_that_lost_some_of_its_kernels(sizes, graph_id, cut):
+    report = analyse_gpu(trace(*graphs(sizes, graph_id)))
+    assert report.coverage.graph_launches_cut == cut
+    if cut:
+        assert report.refusal == (
+            "1 of 12 graph launches have fewer kernels than their graph: the profiler lost some"
+        )
+    assert (report.idle_share is None) == bool(cut)
+
+
+def test_graphs_of_different_sizes_are_no_loss():
+    events = graphs([3] * 4)
+    for event in graphs([9] * 4, graph_id=6):
+        args = {**event["args"], "correlation": event["args"]["correlation"] + 50}
+        events.append({**event, "ts": event["ts"] + 1000, "args": args})
+    assert analyse_gpu(trace(*events)).refusal is None
+
+
+def test_rows_that_overlap_on_their_stream_are_counted_and_their_time_is_not_doubled():
+    report = analyse_gpu(
+        trace(
+            call(0, 1, 1),
+            call(1, 1, 2),
+            call(2, 1, 3),
+            kernel(10, 10, 1),
+            kernel(15, 10, 2),
+            kernel(15, 4, 3, stream=8),
+        )
+    )
+    assert report.coverage.gpu_rows_overlapping == 1
+    assert report.busy_ns == 15 * US
+
+
 def test_exposed_is_what_nothing_else_covers():
     report = analyse_gpu(
         trace(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.profiling.traces import call, kernel, step, trace
 from workbench.errors import RunCorruptError
-from workbench.profiling.kineto import KERNELS, kernels_table, read_trace
+from workbench.profiling.kineto import KERNELS, collect, kernels_table, read_trace
 
 
 def test_nanoseconds_stay_whole(tmp_path):
@@ -63,6 +63,21 @@ def test_foreign_and_broken_events_do_no_harm():
         (5000, 1000, None),
     ]
     assert found.left_out == {"no time": 1, "zero time": 1001}
+
+
+@pytest.mark.parametrize("ts", ["1e400", "1e99999999", "-1e30", "9300000000000000"])
+def test_stamps_that_no_clock_has_are_no_time(tmp_path, ts):
+    path = tmp_path / "trace.json"
+    odd = '{"ph": "X", "cat": ["a"], "ts": 1, "dur": 1}'
+    rows = [f'{{"ph": "X", "cat": "cpu_op", "ts": {stamp}, "dur": 1}}' for stamp in (ts, "1")]
+    path.write_text('{{"baseTimeNanoseconds": "x", "traceEvents": [{}]}}'.format(",".join([odd, *rows])))
+    found = read_trace(path)
+    assert ([row.ts_ns for row in found.rows], found.left_out) == ([1000], {"no time": 1})
+    assert kernels_table(found.rows).num_rows == 1
+
+
+def test_a_base_that_moves_stamps_out_of_64_bits():
+    assert collect([call(9_000_000_000_000_000, 1)], 1 << 62).left_out == {"no time": 1}
 
 
 def test_classes():

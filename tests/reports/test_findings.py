@@ -64,7 +64,7 @@ def test_a_page_shows_claim_effect_evidence_rivals_and_the_next_experiment(tmp_p
     for words in (
         "First tokens wait for a place.",
         "confidence medium",
-        "waiting: 812.5 ms, 25% of all requests&#39; time",
+        "waiting: 812 ms; 25% of all requests&#39; time",
         "64% refused by max_num_seqs",
         "steps 7, 8, 9, 10 …",
         "front end: 1% of the way",
@@ -82,7 +82,7 @@ def test_a_page_shows_claim_effect_evidence_rivals_and_the_next_experiment(tmp_p
 def test_markdown_has_the_findings(tmp_path: Path) -> None:
     text = run_markdown(run_with(tmp_path, FOUND.model_dump_json()))
     assert "**First tokens wait for a place.**" in text
-    assert "waiting: 812.5 ms, 25% of all requests' time" in text
+    assert "waiting: 812 ms; 25% of all requests' time" in text
     assert "- not ruled out: overload: the queue grows" in text
     assert "```sh\nworkbench sweep --param max_num_seqs --values 2,4,8\n```" in text
     assert HOSTILE not in text.split("```")[0]

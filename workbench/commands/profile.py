@@ -83,10 +83,16 @@ def profile(
 
 
 def _of_file(path: Path) -> dict[str, Any]:
+    from workbench.errors import RunCorruptError
     from workbench.profiling.collect import summarise
     from workbench.profiling.kineto import read_trace
 
-    return {"source": str(path), "notes": [], "windows": [summarise(path.stem, read_trace(path))]}
+    trace = read_trace(path)
+    if not trace.rows:
+        raise RunCorruptError(
+            f"{path}: no operator and no kernel of torch.profiler in it: not a Kineto trace"
+        )
+    return {"source": str(path), "notes": [], "windows": [summarise(path.stem, trace)]}
 
 
 def _of_run(run: Any) -> dict[str, Any]:
@@ -135,5 +141,11 @@ def _show_gpu(report: dict[str, Any], console: Console) -> None:
         f"{report['short_kernels']} kernels shorter than their launch",
         soft_wrap=True, markup=False,
     )  # fmt: skip
+    overlapping = report["coverage"]["gpu_rows_overlapping"]
+    if overlapping:
+        console.print(
+            f"  {overlapping} kernels begin before the one before them on their stream has ended",
+            markup=False,
+        )
     for name, calls, ns in report["top"]:
         console.print(f"  {ns / 1e6:9.2f} ms  {calls:6d} x  {name[:90]}", markup=False)

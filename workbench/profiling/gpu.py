@@ -39,8 +39,12 @@ class Coverage:
     launches_without_work: int
     graph_launches: int
     graph_launches_without_kernels: int
+    graph_launches_cut: int
+    """With fewer kernels than the same graph has otherwise; the first and the last of the window may have."""
     gpu_rows: int
     gpu_rows_without_launch: int
+    gpu_rows_overlapping: int
+    """Beginning before the one before them on the same stream has ended: counted once, by the union."""
     left_out: dict[str, int]
     distortion: float | None
     """Step time under the profiler over step time without it."""
@@ -59,15 +63,12 @@ class Coverage:
             return "no GPU work in the trace"
         if self.share < MIN_COVERAGE:
             return f"trace coverage {self.share:.0%}"
-        if (
-            self.graph_launches
-            and self.graph_launches_without_kernels > MAX_EMPTY_GRAPHS * self.graph_launches
-        ):
-            return (
-                f"{self.graph_launches_without_kernels} of {self.graph_launches} graph launches have "
-                "no kernels: "
-                "the profiler lost them"
-            )
+        lost, cut, graphs = self.graph_launches_without_kernels, self.graph_launches_cut, self.graph_launches
+        if lost > MAX_EMPTY_GRAPHS * graphs:
+            return f"{lost} of {graphs} graph launches have no kernels: the profiler lost them"
+        if cut > MAX_EMPTY_GRAPHS * graphs:
+            few = f"{cut} of {graphs} graph launches have fewer kernels than their graph"
+            return f"{few}: the profiler lost some"
         if self.distortion is not None and self.distortion > MAX_DISTORTION:
             return f"the profiler made steps {self.distortion:.1f} times as long"
         return None
@@ -123,11 +124,36 @@ def measure_coverage(
         launches_without_work=sum(row.correlation not in started for row in plain),
         graph_launches=len(graphs),
         graph_launches_without_kernels=sum(row.correlation not in started for row in graphs),
+        graph_launches_cut=_cut_graphs(graphs, gpu, started),
         gpu_rows=len(gpu),
         gpu_rows_without_launch=sum(row.correlation not in known for row in gpu),
+        gpu_rows_overlapping=_overlapping(gpu),
         left_out=dict(trace.left_out),
         distortion=distortion,
     )
+
+
+def _cut_graphs(launches: Sequence[Row], gpu: Sequence[Row], started: Counter[int | None]) -> int:
+    """A graph replays the same kernels each time: launches that have fewer have lost some. Graphs without an
+    id can't be told apart.
+    """
+    graph_of = {row.correlation: row.graph_id for row in gpu if row.graph_id is not None}
+    sizes: dict[int, list[int]] = defaultdict(list)
+    for launch in launches[1:-1]:
+        graph = graph_of.get(launch.correlation)
+        if graph is not None:
+            sizes[graph].append(started[launch.correlation])
+    return sum(size < max(found) for found in sizes.values() for size in found)
+
+
+def _overlapping(gpu: Sequence[Row]) -> int:
+    ends: dict[str, int] = {}
+    found = 0
+    for row in gpu:
+        end = ends.get(row.track, row.ts_ns)
+        found += row.ts_ns < end
+        ends[row.track] = max(end, row.end_ns)
+    return found
 
 
 def analyse_gpu(trace: KinetoTrace, coverage: Coverage | None = None) -> GpuReport:

@@ -39,6 +39,8 @@ KERNELS = pa.schema(
 )
 
 MAX_BYTES = 512 << 20
+_MOST_NS = (1 << 63) - 1
+_MOST_US = _MOST_NS // 1000
 GPU_CATS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 RUNTIME_CATS = frozenset({"cuda_runtime", "cuda_driver"})
 STEP_NAME = re.compile(r"(?:step#|ProfilerStep#)(\d+)")
@@ -98,7 +100,7 @@ def read_trace(path: Path, shift_ns: int = 0) -> KinetoTrace:
     events, base = content, 0
     if isinstance(content, dict):
         events = content.get("traceEvents")
-        base = int(content.get("baseTimeNanoseconds") or 0)
+        base = _integer(content.get("baseTimeNanoseconds")) or 0
     if not isinstance(events, list):
         raise RunCorruptError(f"{path}: no traceEvents: not a Kineto trace")
     return collect(events, base + shift_ns)
@@ -108,7 +110,7 @@ def collect(events: Iterable[Any], base_ns: int = 0) -> KinetoTrace:
     """Rows of Chrome trace events as Kineto writes them; ``base_ns`` is added to every stamp."""
     found = KinetoTrace([])
     for event in events:
-        if not isinstance(event, dict) or event.get("ph") != "X" or event.get("cat") not in _KEPT:
+        if not isinstance(event, dict) or event.get("ph") != "X" or str(event.get("cat")) not in _KEPT:
             continue
         row = _row(event, base_ns)
         if isinstance(row, str):
@@ -140,9 +142,10 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _nanoseconds(value: Any) -> int | None:
-    """Microseconds with fractions to whole ns."""
+    """Microseconds with fractions to whole ns; None: no time that fits into 64 bits."""
     try:
-        return int((Decimal(value) * 1000).to_integral_value())
+        found = Decimal(value)
+        return int((found * 1000).to_integral_value()) if -_MOST_US < found < _MOST_US else None
     except (InvalidOperation, TypeError, ValueError):
         return None
 
@@ -150,7 +153,7 @@ def _nanoseconds(value: Any) -> int | None:
 def _row(event: dict[str, Any], base_ns: int) -> Row | str:
     """A row, or why there is none."""
     ts, dur = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur"))
-    if ts is None or dur is None:
+    if ts is None or dur is None or abs(ts + base_ns) > _MOST_NS:
         return "no time"
     cat = str(event["cat"])
     if cat in GPU_CATS and (ts <= 0 or dur <= 0):
@@ -190,9 +193,9 @@ def _integer(value: Any) -> int | None:
     """0 means that there is no link."""
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return number or None
+    return number if number and abs(number) < 1 << 63 else None
 
 
 def _assign_steps(rows: Sequence[Row]) -> None:

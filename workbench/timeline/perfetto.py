@@ -20,6 +20,7 @@ from workbench.errors import RunCorruptError
 from workbench.timeline.chrome_trace import ChromeTraceWriter, Lanes
 from workbench.timeline.segments import EngineLife
 from workbench.timeline.split import engine_lives, split_requests, step_times
+from workbench.timeline.tables import SCHEMAS, check_columns, read_checked
 
 if TYPE_CHECKING:
     from workbench.runstore import Run
@@ -29,6 +30,7 @@ CLIENT, ENGINE, STEPS, HARDWARE, KERNELS = 1, 2, 3, 4, 5
 _PHASES = ("schedule", "prepare", "forward", "sample", "output")
 _STAMPS = ("t_start", "t_schedule", "t_prepare", "t_forward", "t_sample", "t_end")
 _BATCH = 65_536
+_KERNEL_COLUMNS = ["name", "track", "ts_ns", "dur_ns", "cls", "correlation", "step_id"]
 
 
 def export(run: Run, out: Path) -> int:
@@ -49,7 +51,7 @@ def export(run: Run, out: Path) -> int:
                 _Export(run, writer).write()
             return writer.num_events
     except pa.ArrowException as error:
-        raise RunCorruptError(f"{run.id}: {error}") from None
+        raise RunCorruptError(f"{run.path}: {error}") from None
     except OSError as error:
         raise InvalidInputError(
             "output", str(out), f"a file that can be written ({error.strerror})"
@@ -74,8 +76,8 @@ class _Export:
 
     def write(self) -> None:
         run = self._run
-        requests, steps = run.arrow("requests"), run.arrow("steps")
-        lives = engine_lives(run.arrow("events"), step_times(steps))
+        requests, steps = read_checked(run, "requests"), read_checked(run, "steps")
+        lives = engine_lives(read_checked(run, "events"), step_times(steps))
         splits = split_requests(requests.to_pylist(), lives) if requests is not None else []
         lanes = self._client(splits)
         self._chunks(lanes)
@@ -191,7 +193,7 @@ class _Export:
         """Operators and kernels of profiled windows: a track per thread or stream, more for what overlaps."""
         out = self._out
         rows = sorted(
-            (row for batch in _batches(self._run, "kernels", None) for row in batch.to_pylist()),
+            (row for batch in _batches(self._run, "kernels", _KERNEL_COLUMNS) for row in batch.to_pylist()),
             key=lambda row: (row["track"], row["ts_ns"], -row["dur_ns"]),
         )
         if rows:
@@ -225,8 +227,9 @@ def _flow_id(core_id: str) -> int:
     return zlib.crc32(core_id.encode("utf-8", "replace"))
 
 
-def _batches(run: Run, name: str, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+def _batches(run: Run, name: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
     path = run.path / f"{name}.parquet"
     if path.is_file():
         with pq.ParquetFile(path) as file:
+            check_columns(path, file.schema_arrow, SCHEMAS[name], columns)
             yield from file.iter_batches(_BATCH, columns=columns)

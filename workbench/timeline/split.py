@@ -158,11 +158,17 @@ def cut(life: EngineLife, sent_ns: int, end_ns: int, *, first: bool = False) -> 
 
 
 def split_run(run: Run) -> list[RequestSplit]:
-    """All requests of a stored run, warm-up included."""
-    requests = run.arrow("requests")
+    """All requests of a stored run, warm-up included.
+
+    Raises:
+        RunCorruptError: a table can't be read.
+    """
+    from workbench.timeline.tables import read_checked
+
+    requests = read_checked(run, "requests")
     if requests is None:
         return []
-    lives = engine_lives(run.arrow("events"), step_times(run.arrow("steps")))
+    lives = engine_lives(read_checked(run, "events"), step_times(read_checked(run, "steps")))
     return split_requests(requests.to_pylist(), lives)
 
 
