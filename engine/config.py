@@ -5,11 +5,21 @@ No field is accepted and ignored: a field is here only when the engine honours i
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from engine.errors import InvalidInputError
+
+
+def _sizes(value: Any) -> Any:
+    """``"1,2,4"`` as on the command line, or a list."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise ValueError("batch sizes with commas between them, as 1,2,4") from None
 
 
 class EngineConfig(BaseModel):
@@ -34,7 +44,9 @@ class EngineConfig(BaseModel):
         description=("Weights and KV cache; auto: bfloat16 where the CPU has AVX512-BF16, else float32."),
     )
     quantization: Literal["none", "int8"] = Field("none", description="int8: weight-only, CPU backend.")
-    device: Literal["auto", "cpu"] = Field("auto", description="Where the model runs.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the model runs; auto: a CUDA device if there is one."
+    )
     tensor_parallel_size: int = Field(
         1,
         ge=1,
@@ -94,6 +106,9 @@ class EngineConfig(BaseModel):
             "Bytes for the KV cache; default: 1 GiB on the CPU, never over half of the free memory."
         ),
     )
+    gpu_memory_utilization: float = Field(
+        0.92, gt=0.0, le=1.0, description="Share of a GPU's memory for weights, activations and KV cache."
+    )
     kv_cache_metrics: bool = Field(
         False, description="Follow a sample of the KV blocks: vllm:kv_block_* at /metrics."
     )
@@ -105,11 +120,24 @@ class EngineConfig(BaseModel):
     attention_backend: Literal["auto", "reference", "cpu", "triton"] = Field(
         "auto",
         description=(
-            "reference: torch, the oracle; cpu: native kernels; triton: GPU kernels (auto takes them on a GPU)."
+            "reference: torch, the oracle; cpu: native kernels; triton: GPU kernels (auto: on a GPU)."
         ),
     )
     num_threads: int | None = Field(
         None, ge=1, description="Compute threads; default: the physical cores this process may use."
+    )
+    enforce_eager: bool = Field(
+        False, description="Launch every kernel of a decode step singly: no CUDA graphs."
+    )
+    cudagraph_capture_sizes: Annotated[tuple[int, ...] | None, BeforeValidator(_sizes)] = Field(
+        None,
+        description=(
+            "Batch sizes (1,2,4 …) that decode steps are padded to and captured at, as CUDA graphs."
+        ),
+    )
+    torch_compile: bool = Field(False, description="Compile the forward with torch.compile (CUDA).")
+    nvtx_ranges: bool = Field(
+        False, description="Mark the phases of a step for Nsight Systems and torch.profiler (CUDA)."
     )
     check_invariants: bool = Field(
         False,
@@ -149,6 +177,17 @@ class EngineConfig(BaseModel):
                 "max_num_batched_tokens",
                 self.max_num_batched_tokens,
                 f"at least max_model_len ({self.max_model_len}) when enable_chunked_prefill is off",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _capture_sizes_fit(self) -> EngineConfig:
+        sizes = self.cudagraph_capture_sizes
+        if sizes is not None and (not sizes or min(sizes) < 1 or max(sizes) > self.max_num_seqs):
+            raise InvalidInputError(
+                "cudagraph_capture_sizes",
+                list(sizes),
+                f"1 to max_num_seqs ({self.max_num_seqs}), at least one",
             )
         return self
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from engine.executor.base import Executor
+from engine.executor.base import Executor, PipelinedExecutor
 from engine.plan import StepPlan, StepResult
 
 T = TypeVar("T")
@@ -55,19 +55,25 @@ class InlineRunner:
 
 
 class ThreadRunner:
-    """One worker thread executes while the core plans on."""
+    """One worker thread executes while the core plans on. An executor that can queue steps gets the next one
+    before it is asked for the tokens of the last.
+    """
 
     def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+        self._begin: Callable[[StepPlan], Any] = executor.execute
+        self._finish: Callable[[Any], StepResult] | None = None
+        if isinstance(executor, PipelinedExecutor):
+            self._begin, self._finish = executor.begin, executor.finish
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="executor")
-        self._pending: deque[tuple[StepPlan, Future[StepResult]]] = deque()
+        self._pending: deque[tuple[StepPlan, Future[Any]]] = deque()
 
     def submit(self, plan: StepPlan) -> None:
-        self._pending.append((plan, self._pool.submit(self._executor.execute, plan)))
+        self._pending.append((plan, self._pool.submit(self._begin, plan)))
 
     def next_result(self) -> tuple[StepPlan, StepResult]:
         plan, future = self._pending.popleft()
-        return plan, future.result()
+        begun = future.result()
+        return plan, begun if self._finish is None else self._pool.submit(self._finish, begun).result()
 
     def call(self, work: Callable[[], T]) -> T:
         return self._pool.submit(work).result()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from engine.plan import StepPlan, StepResult
 
@@ -60,3 +60,16 @@ class Watched(Protocol):
             EngineError: it can't run another step.
         """
         ...
+
+
+@runtime_checkable
+class PipelinedExecutor(Protocol):
+    """An executor that can queue a step before the one before it has ended.
+
+    ``finish(begin(plan))`` is ``execute(plan)``; with asynchronous scheduling the next ``begin`` comes in
+    between. Both are called on the thread that executes, in the order of the plans.
+    """
+
+    def begin(self, plan: StepPlan) -> Any: ...
+
+    def finish(self, step: Any) -> StepResult: ...

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInputError, ModelLoadError
 from engine.executor.base import Executor
+from engine.executor.device.choose import resolve_device
 from engine.executor.info import ExecutorInfo
 from engine.executor.kv_sizing import num_kv_blocks
 from engine.executor.torch_executor import TorchExecutor
@@ -21,6 +24,10 @@ from engine.models.dense import ReferenceBackend
 from engine.models.loader import LoadedModel, load_model
 from engine.parallel.group import SOLO, RankGroup
 from engine.parallel.shard import Shard
+
+if TYPE_CHECKING:
+    from engine.executor.device.executor import DeviceSettings
+    from engine.executor.device.runtime import DeviceRuntime
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +43,7 @@ def create_executor(config: EngineConfig) -> tuple[Executor, ExecutorInfo]:
         EngineError: another rank of ``tensor_parallel_size`` failed.
     """
     executor: Executor
+    resolve_device(config)  # before anything is fetched, loaded or started
     if config.tensor_parallel_size > 1:
         from engine.parallel.start import start_ranks  # starts processes; one rank needs none of it
 
@@ -61,34 +69,51 @@ def load_rank(config: EngineConfig, shard: Shard) -> RankParts:
     cores = max(1, usable_physical_cores() // shard.size)
     num_threads = config.num_threads or cores
     torch.set_num_threads(num_threads)
-    device = torch.device("cpu")
+    device = resolve_device(config, shard.rank)
+    runtime: DeviceRuntime | None = None
+    if device.type == "cuda":
+        from engine.executor.device.cuda_runtime import CudaRuntime
+
+        runtime = CudaRuntime(device, config.nvtx_ranges)
     model = load_model(config, Placement(shard, device))
-    return RankParts(config, shard, device, model, num_threads)
+    return RankParts(config, shard, device, model, num_threads, runtime)
 
 
 class RankParts:
     """One rank on its way from weights to an executor; every rank takes the steps in the order of the
     methods.
+
+    Args:
+        runtime: of an accelerator; None: the CPU.
     """
 
     backend: ModelBackend
     backend_reason: str | None
 
     def __init__(
-        self, config: EngineConfig, shard: Shard, device: torch.device, model: LoadedModel, num_threads: int
+        self,
+        config: EngineConfig,
+        shard: Shard,
+        device: torch.device,
+        model: LoadedModel,
+        num_threads: int,
+        runtime: DeviceRuntime | None = None,
     ) -> None:
         self.config = config
         self.shard = shard
         self.device = device
         self.model = model
         self.num_threads = num_threads
+        self.runtime = runtime
 
     def build_backend(self, group: RankGroup) -> None:
         """
         Raises:
             ModelLoadError, InvalidInputError: the chosen backend isn't available, or can't do what is asked.
         """
-        self.backend, self.backend_reason = _create_backend(self.config, self.model, self.num_threads, group)
+        self.backend, self.backend_reason = _create_backend(
+            self.config, self.model, self.num_threads, group, self.device
+        )
         if self.backend.name == "cpu":
             # The native kernels have threads of their own. A second pool, spinning after each of the
             # sampler's small operations, would take the cores from them: on busy cores, sampling took ten
@@ -101,13 +126,42 @@ class RankParts:
         Raises:
             InvalidInputError: not even one request fits.
         """
-        bytes_per_block = self.backend.kv_bytes_per_block() * self.shard.size
-        return num_kv_blocks(self.config, self.model.max_model_len, bytes_per_block)
+        bytes_per_block = self.backend.kv_bytes_per_block()
+        max_model_len = self.model.max_model_len
+        if self.runtime is None:
+            return num_kv_blocks(self.config, max_model_len, bytes_per_block * self.shard.size)
+        from engine.executor.device.memory import device_room
+
+        room = device_room(
+            self.runtime, self.backend, self._device_settings(), self.config.gpu_memory_utilization
+        )
+        return num_kv_blocks(self.config, max_model_len, bytes_per_block, room)
 
     def build_executor(self, num_blocks: int) -> Executor:
+        config, backend = self.config, self.backend
+        if self.runtime is None:
+            return TorchExecutor(
+                backend, num_blocks, config.max_num_seqs, self.model.max_model_len, config.block_size
+            )
+        from engine.executor.device.executor import DeviceExecutor
+
+        forward = torch.compile(backend.forward, dynamic=True) if config.torch_compile else backend.forward
+        return DeviceExecutor(self.runtime, backend, num_blocks, self._device_settings(), forward)
+
+    def _device_settings(self) -> DeviceSettings:
+        from engine.executor.device.graphs import default_capture_sizes
+
         config = self.config
-        return TorchExecutor(
-            self.backend, num_blocks, config.max_num_seqs, self.model.max_model_len, config.block_size
+        sizes: Sequence[int] = ()
+        # The reference waits for the device in every layer: a graph can't hold it.
+        if not config.enforce_eager and self.backend.name == "triton":
+            sizes = config.cudagraph_capture_sizes or default_capture_sizes(config.max_num_seqs)
+        return DeviceSettings(
+            config.max_num_seqs,
+            self.model.max_model_len,
+            config.block_size,
+            config.max_num_batched_tokens,
+            sizes,
         )
 
     def info(self, num_blocks: int) -> ExecutorInfo:
@@ -120,6 +174,7 @@ class RankParts:
             attention_backend_reason=self.backend_reason,
             quantization=config.quantization,
             num_threads=self.num_threads,
+            device=str(self.device),
             tensor_parallel_size=self.shard.size,
             max_model_len=model.max_model_len,
             block_size=config.block_size,
@@ -132,11 +187,37 @@ class RankParts:
         )
 
 
+def _triton_backend(
+    config: EngineConfig, model: LoadedModel, group: RankGroup, device: torch.device
+) -> ModelBackend:
+    if config.quantization != "none":
+        raise InvalidInputError("quantization", config.quantization, "none with the triton backend")
+    from engine.kernels.triton.backend import TritonBackend  # brings Triton
+
+    return TritonBackend(
+        model.weights,
+        model.max_model_len,
+        config.block_size,
+        device=device,
+        kv_cache_dtype=config.kv_cache_dtype,
+        max_num_seqs=config.max_num_seqs,
+        group=group,
+    )
+
+
 def _create_backend(
-    config: EngineConfig, model: LoadedModel, num_threads: int, group: RankGroup
+    config: EngineConfig, model: LoadedModel, num_threads: int, group: RankGroup, device: torch.device
 ) -> tuple[ModelBackend, str | None]:
     reason: str | None = None
-    if group.size > 1:
+    wanted = config.attention_backend
+    if wanted == "triton" or (wanted == "auto" and device.type == "cuda"):
+        return _triton_backend(config, model, group, device), None
+    if config.kv_cache_dtype != "auto":
+        raise InvalidInputError("kv_cache_dtype", config.kv_cache_dtype, "auto without the triton backend")
+    if device.type == "cuda":
+        if wanted == "cpu":
+            raise InvalidInputError("attention_backend", "cpu", "triton or reference with device='cuda'")
+    elif group.size > 1:
         reason = "the native CPU kernels run on one rank"
         if config.attention_backend == "cpu":
             raise InvalidInputError(

@@ -17,6 +17,8 @@ class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
     quantization: str
     num_threads: int
     """Of each rank."""
+    device: str = "cpu"
+    """Of rank 0."""
     tensor_parallel_size: int = 1
     max_model_len: int
     block_size: int

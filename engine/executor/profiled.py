@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InvalidInputError
-from engine.executor.base import Executor, Watched
+from engine.executor.base import Executor, PipelinedExecutor, Watched
 from engine.executor.limits import MAX_SECONDS, MAX_STEPS
 from engine.plan import StepPlan, StepResult
 
@@ -71,11 +71,32 @@ class ProfiledExecutor:
 
         with torch.profiler.record_function(f"step#{plan.step_id}"):
             result = self._inner.execute(plan)
+        self._count(window, plan)
+        return result
+
+    def begin(self, plan: StepPlan) -> Any:
+        """As :class:`engine.executor.base.PipelinedExecutor`; an inner executor that can't queue executes."""
+        inner, window = self._inner, self._window
+        if not isinstance(inner, PipelinedExecutor):
+            return self.execute(plan)
+        if window is None or not plan.num_scheduled_tokens:
+            return inner.begin(plan)
+        import torch
+
+        with torch.profiler.record_function(f"step#{plan.step_id}"):
+            step = inner.begin(plan)
+        self._count(window, plan)
+        return step
+
+    def finish(self, step: Any) -> StepResult:
+        inner = self._inner
+        return inner.finish(step) if isinstance(inner, PipelinedExecutor) else step
+
+    def _count(self, window: _Window, plan: StepPlan) -> None:
         window.step_ids.append(plan.step_id)
         passed_ns = time.monotonic_ns() - window.started_ns
         if len(window.step_ids) >= window.num_steps or passed_ns > window.max_seconds * 1e9:
             self.stop_profile()
-        return result
 
     def start_profile(self, num_steps: int, max_seconds: float) -> None:
         """Profile the next steps. On the executing thread only.

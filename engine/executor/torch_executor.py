@@ -46,9 +46,12 @@ class TorchExecutor:
         return self._backend
 
     def reset(self) -> None:
-        self._batch = InputBatch(*self._sizes)
+        self._batch = self._new_batch()
         self._sampler = Sampler(self._backend.vocab_size, self._sizes[0])
         self._prompt_logprobs = PromptLogprobs()
+
+    def _new_batch(self) -> InputBatch:
+        return InputBatch(*self._sizes)
 
     def shutdown(self) -> None:
         """Nothing to release but memory, which goes with the object."""

@@ -89,11 +89,18 @@ class ReferenceBackend:
             key = rms_norm(key, layer.k_norm, config.rms_norm_eps)
         query = apply_rope(query, cos, sin).to(x.dtype)
         key = apply_rope(key, cos, sin).to(x.dtype)
+        attended = self._attend(query, key, value, index, batch)
+        return row_parallel(attended.flatten(1), layer.o, self._group)
+
+    def _attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: int, batch: ForwardBatch
+    ) -> torch.Tensor:
+        """Write the batch's K/V [T, g, D] into layer ``index``'s cache; attention of ``query`` [T, h, D]."""
         # The whole batch's K/V is written before anyone attends, so that a block shared inside one batch is
         # complete.
         write_kv(self._key_caches[index], key, batch.slot_mapping)
         write_kv(self._value_caches[index], value, batch.slot_mapping)
-        attended = paged_attention(
+        return paged_attention(
             query,
             self._key_caches[index],
             self._value_caches[index],
@@ -101,4 +108,3 @@ class ReferenceBackend:
             batch.seq_lens,
             batch.block_table,
         )
-        return row_parallel(attended.flatten(1), layer.o, self._group)

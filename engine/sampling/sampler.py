@@ -58,6 +58,11 @@ class Sampler:
         """
         self._rows.add(row, params, prompt_token_ids, output_token_ids, eos_token_ids)
 
+    @property
+    def rows(self) -> RowStates:
+        """State by row, for whoever draws on its own (:mod:`engine.executor.device.sampler`)."""
+        return self._rows
+
     def move_row(self, src: int, dst: int) -> None:
         """Row ``src`` becomes ``dst`` (whatever ``dst`` held is dropped)."""
         self._rows.move(src, dst)

@@ -77,7 +77,7 @@ def _plain_type(annotation: Any) -> Any:
         if len(kinds) != 1:
             raise TypeError(f"{annotation}: a flag has one type")
         annotation = kinds[0]
-    if annotation is SecretStr:
+    if annotation is SecretStr or get_origin(annotation) is tuple:  # a list is text with commas
         return str
     if get_origin(annotation) is Literal or annotation in (str, int, float, bool):
         return annotation

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.clock import MonotonicClock
+from engine.config import EngineConfig
 from engine.core.core import EngineCore
+from engine.executor.base import Executor
 from engine.executor.torch_executor import TorchExecutor
-from engine.messages import EngineCoreRequest, FinishReason, TokenLogprobs
+from engine.messages import EngineCoreRequest, FinishReason, SchedulerStats, TokenLogprobs
 from engine.models.backend import ModelBackend
 from engine.trace.recorder import NullRecorder
 from tests.differential.scenario import EOS, MAX_MODEL_LEN, RequestSpec, Scenario, make_scenario
@@ -17,6 +19,12 @@ from tests.differential.solo import Solo
 MAX_STEPS = 5_000
 BackendFactory = Callable[[int], ModelBackend]
 """Block size -> a fresh backend on the tiny model."""
+ExecutorFactory = Callable[[ModelBackend, EngineConfig], Executor]
+
+
+def torch_executor(backend: ModelBackend, config: EngineConfig) -> Executor:
+    blocks = config.num_gpu_blocks_override or 2
+    return TorchExecutor(backend, blocks, config.max_num_seqs, MAX_MODEL_LEN, config.block_size)
 
 
 @dataclass
@@ -39,9 +47,12 @@ class Tally:
     mismatches: list[str] = field(default_factory=list)
 
 
-def run_scenario(seed: int, new_backend: BackendFactory, tally: Tally) -> None:
+def run_scenario(
+    seed: int, new_backend: BackendFactory, tally: Tally, new_executor: ExecutorFactory = torch_executor
+) -> None:
     scenario = make_scenario(seed)
-    got, stats = _run(scenario, new_backend(scenario.config.block_size))
+    executor = new_executor(new_backend(scenario.config.block_size), scenario.config)
+    got, stats = _run(scenario, executor)
     solo = Solo(new_backend(16), 16)
     tally.scenarios += 1
     tally.preemptions += stats.num_preemptions
@@ -71,12 +82,8 @@ def _difference(
     return None
 
 
-def _run(scenario: Scenario, backend: ModelBackend) -> tuple[list[Got], object]:
-    config = scenario.config
-    executor = TorchExecutor(
-        backend, config.num_gpu_blocks_override or 2, config.max_num_seqs, MAX_MODEL_LEN, config.block_size
-    )
-    core = EngineCore.create(config, executor, MonotonicClock(), NullRecorder())
+def _run(scenario: Scenario, executor: Executor) -> tuple[list[Got], SchedulerStats]:
+    core = EngineCore.create(scenario.config, executor, MonotonicClock(), NullRecorder())
     got = [Got() for _ in scenario.requests]
     pending = sorted(range(len(got)), key=lambda i: scenario.requests[i].arrive_step)
     gone: set[int] = set()

@@ -1,0 +1,1 @@
+"""Running on an accelerator: staging, graphs, sampling without a wait. CUDA, or a fake of it on the CPU."""
