@@ -16,8 +16,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+SMALL: dict[str, Any] = {
+    "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 4096, "max_position_embeddings": 2048,
+}  # fmt: skip
+"""Of the random model called ``small``."""
 TREE = ("engine", "workloads", "pyproject.toml", "constraints.txt")
 
 _WRAPPER = '''
@@ -54,16 +60,25 @@ def create_executor(config):
 '''
 
 
-def copy_tree(to: Path) -> Path:
-    """What the gate needs of this source tree."""
+def copy_tree(to: Path, root: Path = ROOT) -> Path:
+    """What the gate needs of the source tree ``root``."""
     to.mkdir(parents=True)
     for name in TREE:
-        source = ROOT / name
+        source = root / name
         if source.is_dir():
             shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, to / name)
     return to
+
+
+def model_of(name: str, scratch: Path) -> str:
+    """``name``, or the folder of the random model ``small``, made in ``scratch``."""
+    if name != "small":
+        return name
+    from tests.helpers.tiny_model import make_tiny_model
+
+    return str(make_tiny_model(scratch / "small", **SMALL))
 
 
 def slow_every_step(tree: Path, share: float = 0.10) -> None:
@@ -98,14 +113,14 @@ _TRACE = """
 import json, sys
 from engine.frontend.llm import LLM
 from engine.sampling_params import SamplingParams
-with LLM(model=sys.argv[1], trace_dir=sys.argv[2], max_num_seqs=16) as llm:
+with LLM(model=sys.argv[1], trace_dir=sys.argv[2], max_num_seqs=16, num_threads=int(sys.argv[3])) as llm:
     for n in range(4):
-        llm.generate([[100 + (n * 977 + i * 31) % 20000 for i in range(192)]],
+        llm.generate([[100 + (n * 977 + i * 31) % 3900 for i in range(192)]],
                      SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True))
 """
 
 
-def planted_share(tree: Path, model: str) -> dict[str, float]:
+def planted_share(tree: Path, model: str, num_threads: int = 2) -> dict[str, float]:
     """Per kind of step the share of time between the step's last own stamp and its end, over its own time.
 
     Own time is prepare to sample; what the wrapper burns lies between the sampled tokens and the hand-over.
@@ -115,26 +130,29 @@ def planted_share(tree: Path, model: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
         subprocess.run(
-            [sys.executable, "-c", _TRACE, model, scratch], cwd=tree, env=environment, check=True,
-            timeout=200, capture_output=True,
+            [sys.executable, "-c", _TRACE, model, scratch, str(num_threads)],
+            cwd=tree, env=environment, check=True, timeout=200, capture_output=True,
         )  # fmt: skip
-        rows = duckdb.sql(
+        relation = duckdb.sql(
             "select prefill_tokens > 0, median((t_end - t_sample) / (t_sample - t_schedule)) "
             f"from '{scratch}/steps.parquet' where prefill_tokens + decode_tokens > 0 group by 1"
-        ).fetchall()
+        )
+        rows = relation.fetchall() if relation is not None else []
     return {"prefill" if is_prefill else "decode": share for is_prefill, share in rows}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    model = parser.parse_args().model
+    parser.add_argument("--model", default="smollm2-135m", help="or small")
+    parser.add_argument("--num-threads", type=int, default=2)
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        found = {"none": planted_share(copy_tree(Path(scratch) / "none"), model)}
+        model = model_of(arguments.model, Path(scratch))
+        found = {"none": planted_share(copy_tree(Path(scratch) / "none"), model, arguments.num_threads)}
         for name, plant in PLANTS.items():
             tree = copy_tree(Path(scratch) / name)
             plant(tree)
-            found[name] = planted_share(tree, model)
+            found[name] = planted_share(tree, model, arguments.num_threads)
     print(json.dumps(found, indent=1))
 
 

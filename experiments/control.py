@@ -71,11 +71,12 @@ class Contamination:
 
 
 def find_contamination(readings: Mapping[int, Sequence[Sequence[float]]]) -> Contamination:
-    """Blocks in which some run's control (mean of before and after) is slower than the block's median.
+    """Blocks in which some run's control (mean of before and after) differs from the block's median.
 
-    A faster one accuses nobody: somebody else's work can only slow it, and shared machines have moments of
-    grace. The tolerance is :data:`SPREADS` robust standard deviations of all runs about their block's
-    median, between :data:`LEAST_TOLERANCE` and :data:`MOST_TOLERANCE`.
+    Slower or faster alike, as a ratio: a level that happened to run in a moment of grace of a busy machine is
+    flattered by as much as a disturbed one is wronged. The tolerance is :data:`SPREADS` robust standard
+    deviations of all runs about their block's median, between :data:`LEAST_TOLERANCE` and
+    :data:`MOST_TOLERANCE`.
 
     Args:
         readings: block to, per run of the block, its control times in ms.
@@ -85,8 +86,8 @@ def find_contamination(readings: Mapping[int, Sequence[Sequence[float]]]) -> Con
         means = [fmean(pair) for pair in runs if pair]
         if len(means) >= 2:
             middle = median(means)
-            offsets[block] = [mean / middle - 1.0 for mean in means]
-    everything = [abs(offset) for block in offsets.values() for offset in block]
+            offsets[block] = [max(mean / middle, middle / mean) - 1.0 for mean in means]
+    everything = [offset for block in offsets.values() for offset in block]
     if not everything:
         return Contamination(LEAST_TOLERANCE, [])
     learnt = SPREADS * _MAD_TO_SD * median(everything)

@@ -25,12 +25,15 @@ class RunScript(Protocol):
     ) -> dict[str, Any]: ...
 
 
-def run_script(side: Side, script: str, specification: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+def run_script(
+    side: Side, script: str, specification: dict[str, Any], timeout_s: float, *, scripts: Path | None = None
+) -> dict[str, Any]:
     """A fresh process in a group of its own; gone when this returns.
 
     Args:
         script: its name in ``scripts/``; always this revision's, on both sides.
         specification: with its ``sha256``, which the answer must repeat.
+        scripts: another folder of scripts, for trying out what the gate does with broken ones.
 
     Raises:
         Unusable: it failed, ran out of time, wrote nothing readable, answered something else, or measured
@@ -39,7 +42,7 @@ def run_script(side: Side, script: str, specification: dict[str, Any], timeout_s
     with tempfile.TemporaryDirectory(prefix="gate-") as scratch:
         path = Path(scratch) / "answer.json"
         process = subprocess.Popen(
-            [side.python, str(SCRIPTS / f"{script}.py"), str(path)],
+            [side.python, str((scripts or SCRIPTS) / f"{script}.py"), str(path)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             cwd=side.folder, env=environment_of(side), start_new_session=True,
         )  # fmt: skip

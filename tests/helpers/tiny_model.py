@@ -88,7 +88,7 @@ def make_tiny_model(
     if num_shards == 1:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     else:
-        weight_map = {}
+        weight_map: dict[str, str] = {}
         for shard in range(num_shards):
             file = f"model-{shard + 1:05}-of-{num_shards:05}.safetensors"
             part = {name: tensors[name] for name in names[shard::num_shards]}
