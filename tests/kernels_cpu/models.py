@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from engine.kernels.cpu.build import InstructionSet
+from engine.kernels.cpu.library import load_library
 from engine.models.config import ModelConfig
 from engine.models.weights import LayerWeights, ModelWeights
 
@@ -21,6 +22,8 @@ def supported_isas() -> list[InstructionSet]:
         isas.append("avx2")
     if features == "AVX512":
         isas.append("avx512")
+    if load_library().wb_isa() == 4:  # native is the matrix unit then: what it replaces is tried too
+        isas.append("avx512_bf16")
     return isas
 
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "attention_plan.h"
+#include "matrix_attention.h"
 #include "team.h"
 #include "value_tile.h"
 
@@ -24,6 +25,8 @@ class PagedAttention {
   PagedAttention() = default;
   PagedAttention(const KvGeometry& geometry, int heads, float scale)
       : g_(geometry), heads_(heads), group_(heads / geometry.kv_heads), scale_log2_(scale * kLog2E) {
+    on_unit_ = on_matrix_unit<T>(g_.dim_words);
+    tile_rows_ = on_unit_ ? kUnitHeight : kTileRows;
     rows_ = std::max(kUnitRows, group_);
     query_words_ = static_cast<size_t>(g_.dim_words);
     partial_floats_ = static_cast<size_t>(group_) * static_cast<size_t>(g_.dim_padded + 2);
@@ -53,8 +56,8 @@ class PagedAttention {
       start_rows(scratch, group_);
       for (int tile = 0; tile < split.tiles; ++tile) {
         const float* p = partials + static_cast<size_t>(split.partial + tile) * partial_floats_;
-        for (int row = 0; row < group_; row += kTileRows)
-          merge_tile(scratch, row, std::min(kTileRows, group_ - row), p + row, p + group_ + row,
+        for (int row = 0; row < group_; row += tile_rows_)
+          merge_tile(scratch, row, std::min(tile_rows_, group_ - row), p + row, p + group_ + row,
                      p + 2 * group_ + row * g_.dim_padded);
       }
       write_rows(scratch, out, out_stride, split.row, split.kv_head, group_);
@@ -63,10 +66,11 @@ class PagedAttention {
 
  private:
   struct Scratch {
-    float* scores;  // [kTileRows, kTileTokens]
-    uint32_t* weights;  // [kTileRows, kTileTokens / per word]
-    float* tile_out;  // [kTileRows, dim_padded]
-    float* tile_max;  // [kLanes]: of kTileRows rows; like `max` in units of the exponent of two
+    uint32_t* query;  // [rows, dim_words]: the unit's, side by side (matrix unit only)
+    float* scores;  // [tile rows, kTileTokens]
+    uint32_t* weights;  // [tile rows, kTileTokens / per word]
+    float* tile_out;  // [tile rows, dim_padded]
+    float* tile_max;  // [kLanes]: of a tile's rows; like `max` in units of the exponent of two
     float* tile_sum;
     float* out;  // [rows, dim_padded]
     float* max;  // [row tiles, kLanes]
@@ -86,16 +90,18 @@ class PagedAttention {
 
   Scratch carve(char* memory) const {
     Scratch s;
-    const size_t dims = static_cast<size_t>(g_.dim_padded), row_tiles = static_cast<size_t>(ceil_div(rows_, kTileRows));
+    const size_t dims = static_cast<size_t>(g_.dim_padded), row_tiles = static_cast<size_t>(ceil_div(rows_, tile_rows_));
+    const size_t tile_rows = static_cast<size_t>(tile_rows_);
     size_t at = 0;
     const auto take = [&](size_t bytes) {
       char* p = memory + at;
       at += (bytes + 63) / 64 * 64;
       return p;
     };
-    s.scores = reinterpret_cast<float*>(take(kTileRows * kTileTokens * 4));
-    s.weights = reinterpret_cast<uint32_t*>(take(kTileRows * kTileTokens * sizeof(T)));
-    s.tile_out = reinterpret_cast<float*>(take(kTileRows * dims * 4));
+    s.query = reinterpret_cast<uint32_t*>(take(on_unit_ ? row_tiles * tile_rows * query_words_ * 4 : 0));
+    s.scores = reinterpret_cast<float*>(take(tile_rows * kTileTokens * 4));
+    s.weights = reinterpret_cast<uint32_t*>(take(tile_rows * kTileTokens * sizeof(T)));
+    s.tile_out = reinterpret_cast<float*>(take(tile_rows * dims * 4));
     s.tile_max = reinterpret_cast<float*>(take(kLanes * 4));
     s.tile_sum = reinterpret_cast<float*>(take(kLanes * 4));
     s.out = reinterpret_cast<float*>(take(static_cast<size_t>(rows_) * dims * 4));
@@ -107,7 +113,7 @@ class PagedAttention {
   }
 
   void start_rows(const Scratch& s, int rows) const {
-    const int lanes = ceil_div(rows, kTileRows) * kLanes;
+    const int lanes = ceil_div(rows, tile_rows_) * kLanes;
     std::fill_n(s.max, lanes, kMinusInf);
     std::fill_n(s.sum, lanes, 0.0f);
     std::memset(s.out, 0, static_cast<size_t>(rows * g_.dim_padded) * 4);
@@ -116,7 +122,7 @@ class PagedAttention {
   // Rows [row, row + rows), one row tile: what tiles so far gave, and one more. Lanes past the tile's rows hold anything.
   void merge_tile(const Scratch& s, int row, int rows, const float* tile_max, const float* tile_sum,
                   const float* tile_out) const {
-    float *max = s.max + row / kTileRows * kLanes, *sum = s.sum + row / kTileRows * kLanes;
+    float *max = s.max + row / tile_rows_ * kLanes, *sum = s.sum + row / tile_rows_ * kLanes;
     const v16f old_max = load16(max), old_sum = load16(sum), new_max = load16(tile_max), new_sum = load16(tile_sum);
     const v16f peak = max16(old_max, new_max);
     // A sum of zero: no token was visible to the row.
@@ -136,7 +142,7 @@ class PagedAttention {
     for (int r = 0; r < rows; ++r) {
       T* to = out + static_cast<size_t>(first_row + r / group_) * stride +
               static_cast<size_t>((kv_head * group_ + r % group_) * g_.head_dim);
-      const float inverse = 1.0f / s.sum[r / kTileRows * kLanes + r % kTileRows];
+      const float inverse = 1.0f / s.sum[r / tile_rows_ * kLanes + r % tile_rows_];
       for (int d = 0; d < g_.head_dim; d += kLanes)
         store_partial(to + d, load16(s.out + r * g_.dim_padded + d) * inverse, g_.head_dim - d);
     }
@@ -174,6 +180,7 @@ class PagedAttention {
     Tile tiles[2];
     locate(unit, unit.tile_begin, batch, layer, tiles[0]);
     if (unit.partial < 0) start_rows(s, rows);
+    if (on_unit_) start_matrix_unit(q, rows, s);
     for (int tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
       Tile &t = tiles[(tile - unit.tile_begin) & 1], &following = tiles[(tile - unit.tile_begin + 1) & 1];
       if (tile + 1 < unit.tile_end)
@@ -181,8 +188,8 @@ class PagedAttention {
       else
         locate(next, next.tile_begin, batch, layer, following);
       bool first = true;  // of the row tiles that see this tile: it meets memory that is not in the cache yet
-      for (int row = 0; row < rows; row += kTileRows) {
-        const int tile_rows = std::min(kTileRows, rows - row);
+      for (int row = 0; row < rows; row += tile_rows_) {
+        const int tile_rows = std::min(tile_rows_, rows - row);
         const int visible = first_position + (row + tile_rows - 1) / group_ + 1;  // to the last row
         const int subs = std::min(t.count, g_.touched(visible) - tile * kTileSubBlocks);
         if (subs <= 0) continue;
@@ -198,20 +205,37 @@ class PagedAttention {
           float* p = partials + static_cast<size_t>(unit.partial + tile - unit.tile_begin) * partial_floats_;
           std::copy_n(s.tile_max, tile_rows, p + row);
           std::copy_n(s.tile_sum, tile_rows, p + group_ + row);
-          weigh(tile_rows, subs, t, upcoming, p + 2 * group_ + row * g_.dim_padded, s);
+          weigh(tile_rows, subs, t, upcoming, s.tile_out, s);
+          std::copy_n(s.tile_out, tile_rows * g_.dim_padded, p + 2 * group_ + row * g_.dim_padded);
         }
       }
     }
     if (unit.partial < 0) write_rows(s, out, out_stride, unit.first_row, unit.kv_head, rows);
   }
 
+  const uint32_t* query_row(const uint32_t* q, int row) const {
+    return q + static_cast<size_t>(row / group_ * heads_ + row % group_) * query_words_;
+  }
+
+  void start_matrix_unit([[maybe_unused]] const uint32_t* q, [[maybe_unused]] int rows, [[maybe_unused]] const Scratch& s) const {
+#if WB_AMX
+    load_shapes(attention_shapes());
+    for (int r = 0; r < rows; ++r)
+      std::copy_n(query_row(q, r), query_words_, s.query + static_cast<size_t>(r) * query_words_);
+#endif
+  }
+
   // The first rows to read the keys also fetch the values that go with them.
   void score(const uint32_t* q, int row, int rows, int subs, const Tile& t, bool first, const Scratch& s) const {
+#if WB_AMX
+    if (on_unit_)
+      return matrix_scores(s.query + static_cast<size_t>(row) * query_words_, g_.dim_words, t.keys, subs,
+                           first ? t.values : nullptr, g_.value_bytes, s.scores, kTileTokens);
+#endif
     TileArgs tile;
     tile.words = g_.dim_words;
     tile.stride = 64;
-    for (int r = 0; r < rows; ++r)
-      tile.row[r] = q + static_cast<size_t>((row + r) / group_ * heads_ + (row + r) % group_) * query_words_;
+    for (int r = 0; r < rows; ++r) tile.row[r] = query_row(q, row + r);
     for (int sub = 0; sub < subs; sub += kTileVecs) {
       const int vecs = std::min(kTileVecs, subs - sub);
       std::copy_n(t.keys + sub, vecs, tile.column);
@@ -282,6 +306,11 @@ class PagedAttention {
 
   // `upcoming`: the tile whose keys to fetch meanwhile, or null.
   void weigh(int rows, int subs, const Tile& t, const Tile* upcoming, float* tile_out, const Scratch& s) const {
+#if WB_AMX
+    if (on_unit_)
+      return matrix_values(s.weights, kTileTokens / kPerWord<T>, t.values, subs, g_.dim_padded,
+                           upcoming ? upcoming->keys : nullptr, g_.key_bytes, tile_out);
+#endif
     ValueArgs tile;
     tile.sub_blocks = subs;
     tile.stride = static_cast<size_t>(g_.dim_padded) * 4;
@@ -302,6 +331,8 @@ class PagedAttention {
   int heads_ = 0;
   int group_ = 1;
   int rows_ = 0;
+  int tile_rows_ = kTileRows;
+  bool on_unit_ = false;
   float scale_log2_ = 1;  // scores to exponents of two
   size_t query_words_ = 0;
   size_t partial_floats_ = 0;

@@ -6,14 +6,16 @@ CPU's features, so that neither an update nor a home folder shared between machi
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from filelock import FileLock, Timeout
 
@@ -23,12 +25,13 @@ SOURCE_DIR = Path(__file__).parent
 _LOCK_TIMEOUT_S = 300.0
 _COMPILE_TIMEOUT_S = 240.0
 
-InstructionSet = Literal["native", "avx512", "avx2", "portable"]
+InstructionSet = Literal["native", "avx512_bf16", "avx512", "avx2", "portable"]
 """native: all that this CPU has. The others are subsets, for tests and comparisons
 (``WORKBENCH_CPU_ISA``)."""
 
 _X86_FLAGS: dict[str, tuple[str, ...]] = {
     "native": ("-march=native",),
+    "avx512_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
     "avx512": ("-march=x86-64-v4",),
     "avx2": ("-march=x86-64-v3",),
     "portable": (),
@@ -66,15 +69,26 @@ def find_compiler() -> str:
 def instruction_set() -> InstructionSet:
     """``WORKBENCH_CPU_ISA``, default native."""
     wanted = os.environ.get("WORKBENCH_CPU_ISA", "native")
-    for known in ("native", "avx512", "avx2", "portable"):
+    for known in get_args(InstructionSet):
         if wanted == known:
-            return known
-    raise KernelBuildError(f"WORKBENCH_CPU_ISA={wanted!r}: native, avx512, avx2 or portable")
+            return cast(InstructionSet, known)
+    raise KernelBuildError(f"WORKBENCH_CPU_ISA={wanted!r}: native, avx512_bf16, avx512, avx2 or portable")
+
+
+def matrix_unit_allowed() -> bool:
+    """Ask the system to let this process use the AMX tile registers: without its word the first use is fatal.
+
+    Linux on x86-64 only: ``arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)``. Asking again does no harm.
+    """
+    if sys.platform != "linux":
+        return False
+    return int(ctypes.CDLL(None).syscall(158, 0x1023, 18)) == 0
 
 
 def _flags(isa: InstructionSet) -> tuple[str, ...]:
     if platform.machine().lower() in ("x86_64", "amd64"):
-        return (*_COMMON_FLAGS, *_X86_FLAGS[isa])
+        flags = (*_COMMON_FLAGS, *_X86_FLAGS[isa])
+        return flags if isa != "native" or matrix_unit_allowed() else (*flags, "-mno-amx-tile")
     return (*_COMMON_FLAGS, *(("-mcpu=native",) if isa == "native" else ()))
 
 

@@ -26,9 +26,11 @@ void* created(F&& f) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Instruction set chosen at build: 3 AVX-512 with BF16, 2 AVX-512, 1 AVX2, 0 portable.
+// Instruction set chosen at build: 4 AVX-512 with the bf16 matrix unit, 3 AVX-512 with BF16, 2 AVX-512, 1 AVX2, 0 portable.
 int wb_isa(void) {
-#if WB_BF16_DOT
+#if WB_AMX
+  return 4;
+#elif WB_BF16_DOT
   return 3;
 #elif defined(__AVX512F__)
   return 2;

@@ -14,7 +14,7 @@ STAGE_NAMES = (
     "embed", "norm", "qkv", "rope", "attention", "merge", "keep rows", "o", "gate_up", "down", "head",
 )  # fmt: skip
 """``StageKind`` of model.h."""
-ISA_NAMES = {3: "avx512_bf16", 2: "avx512", 1: "avx2", 0: "portable"}
+ISA_NAMES = {4: "amx_bf16", 3: "avx512_bf16", 2: "avx512", 1: "avx2", 0: "portable"}
 
 
 class ModelSpec(Structure):

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "buffer.h"
+#include "matrix_linear.h"
 #include "team.h"
 #include "tile.h"
 
@@ -19,6 +20,17 @@ constexpr int kRowBlock = 16 * kTileRows;  // rows of one unit of work when ther
 constexpr int kManyRows = 64;
 constexpr int kUnitsPerThread = 8;
 constexpr size_t kWeightPrefetchBytes = 2048;
+constexpr size_t kBlockBytes = size_t{768} << 10;  // of rows that stay in a core's cache while all panels pass (matrix unit)
+
+// Words of a row, padded with zeros to what the products read.
+template <class T>
+constexpr int row_words(int elements) {
+  return round_up(ceil_div(elements, kPerWord<T>), kMatrixUnit<T> ? kUnitWords : 1);
+}
+
+// Rows to reserve for `m`: the matrix unit reads whole tiles.
+template <class T>
+constexpr int readable_rows(int m) { return kMatrixUnit<T> ? round_up(m, kPairRows) : m; }
 
 struct Linear {
   int n = 0;
@@ -44,7 +56,7 @@ Linear pack_linear(const T* w, const T* bias, int n, int k, bool gated, bool int
   lin.gated = gated;
   lin.int8 = int8;
   lin.panels = gated ? ceil_div(n / 2, kLanes) : ceil_div(n, kPanelColumns);
-  lin.words = ceil_div(k, kPerWord<T>);
+  lin.words = row_words<T>(k);
   const size_t panel_bytes = lin.panel_bytes(kPerWord<T>);
   lin.data = Buffer(panel_bytes * static_cast<size_t>(lin.panels));
   if (int8) lin.scales = Buffer(sizeof(float) * static_cast<size_t>(lin.panels) * kPanelColumns);
@@ -122,6 +134,32 @@ struct GatedSilu {
   }
 };
 
+// Scale, bias, and where a panel's results go: `rows` rows of `result`, from its column `offset` on.
+template <class Out>
+WB_INLINE void finish_panel(const Linear& lin, int row, int rows, int panel, const float* result, size_t stride, const Out& out) {
+  const int column = panel * kPanelColumns;
+  for (int r = 0; r < rows; ++r) {
+    const float* pair = result + static_cast<size_t>(r) * stride;
+    v16f left = load16(pair), right = load16(pair + kLanes);
+    if (lin.int8) {
+      left *= load16(lin.scales.as<float>() + column);
+      right *= load16(lin.scales.as<float>() + column + kLanes);
+    }
+    if (lin.bias) {
+      left += load16(lin.bias.as<float>() + column);
+      right += load16(lin.bias.as<float>() + column + kLanes);
+    }
+    out(lin, row + r, panel, left, right);
+  }
+}
+
+template <class T>
+WB_INLINE void widen_panels(const char* from, int vectors, char* widened) {
+  for (int i = 0; i < vectors; ++i)
+    store(widened + static_cast<size_t>(i) * 64,
+          Operand<T, int8_t>::load_words(from + static_cast<size_t>(i) * Operand<T, int8_t>::kBytes));
+}
+
 // Rows [row_begin, row_end) against `panels` neighbouring panels.
 // int8 panels that several tiles use are widened once, into `widened`. `upcoming`: the panels that this thread will most likely
 // want next, as many as here; tiles that find theirs in the cache fetch them meanwhile.
@@ -133,10 +171,7 @@ void linear_block(const Linear& lin, const uint32_t* x, size_t x_words, int row_
   const char* w = lin.data.as<char>() + static_cast<size_t>(panel0) * panel_bytes;
   const bool widen_on_the_fly = lin.int8 && row_end - row_begin <= kTileRows;
   if (lin.int8 && !widen_on_the_fly) {
-    const int vectors = panels * lin.words * kPanelVecs;
-    for (int i = 0; i < vectors; ++i)
-      store(widened + static_cast<size_t>(i) * 64,
-            Operand<T, int8_t>::load_words(w + static_cast<size_t>(i) * Operand<T, int8_t>::kBytes));
+    widen_panels<T>(w, panels * lin.words * kPanelVecs, widened);
     w = widened;
     vector_bytes = 64;
     panel_bytes = static_cast<size_t>(lin.words) * kPanelVecs * vector_bytes;
@@ -167,40 +202,70 @@ void linear_block(const Linear& lin, const uint32_t* x, size_t x_words, int row_
       run_tile<T, int8_t>(tile, rows, panels * kPanelVecs, fetch, result, kResultStride);
     else
       run_tile<T, T>(tile, rows, panels * kPanelVecs, fetch, result, kResultStride);
-    for (int p = 0; p < panels; ++p) {
-      const int column = (panel0 + p) * kPanelColumns;
-      for (int r = 0; r < rows; ++r) {
-        const float* pair = result + static_cast<size_t>(r) * kResultStride + p * kPanelColumns;
-        v16f left = load16(pair), right = load16(pair + kLanes);
-        if (lin.int8) {
-          left *= load16(lin.scales.as<float>() + column);
-          right *= load16(lin.scales.as<float>() + column + kLanes);
-        }
-        if (lin.bias) {
-          left += load16(lin.bias.as<float>() + column);
-          right += load16(lin.bias.as<float>() + column + kLanes);
-        }
-        out(lin, row + r, panel0 + p, left, right);
-      }
-    }
+    for (int p = 0; p < panels; ++p)
+      finish_panel(lin, row, rows, panel0 + p, result + p * kPanelColumns, kResultStride, out);
   }
 }
 
+#if WB_AMX
+// The same on the matrix unit.
+template <class Out>
+void matrix_block(const Linear& lin, const uint32_t* x, size_t x_words, int row_begin, int row_end, int panel0, int panels,
+                  char* widened, const Out& out) {
+  load_shapes(linear_shapes());
+  alignas(64) float result[kPairRows * kPanelColumns];
+  const bool widen_once = lin.int8 && row_end - row_begin > kPairRows;
+  for (int p = panel0; p < panel0 + panels; ++p) {
+    const char* panel = lin.data.as<char>() + static_cast<size_t>(p) * lin.panel_bytes(kPerWord<bf16>);
+    if (widen_once) {
+      widen_panels<bf16>(panel, lin.words * kPanelVecs, widened);
+      panel = widened;
+    }
+    for (int row = row_begin; row < row_end; row += kPairRows) {
+      const int rows = std::min(kPairRows, row_end - row);
+      const size_t ahead = row == row_begin && !widen_once ? kWeightPrefetchBytes : 0;
+      run_panel(x + static_cast<size_t>(row) * x_words, x_words, rows, panel, lin.int8 && !widen_once, ahead, widened, result,
+                kPanelColumns);
+      finish_panel(lin, row, rows, p, result, kPanelColumns, out);
+    }
+  }
+}
+#endif
+
 constexpr int kPanelsPerTile = kTileVecs / kPanelVecs;
+
+// Rows of one unit of work.
+template <class T>
+int rows_of_unit(int m, int groups, size_t x_words, int threads) {
+  if (m <= kManyRows) return m;
+  if (!kMatrixUnit<T>) return kRowBlock;
+  const int blocks = std::max(static_cast<int>(static_cast<size_t>(m) * x_words * 4 / kBlockBytes) + 1,
+                              ceil_div(kUnitsPerThread * threads, groups));
+  return std::max(kManyRows, round_up(ceil_div(m, blocks), kPairRows));
+}
 
 // y = x . W^T over `m` rows, shared by the team. `rows()` gives x (packed words, `x_words` a row); it is called by threads
 // that take a unit, so a thread may prepare a private copy in it. Few rows: a unit is a run of panels, one stream of weights.
-// Many rows: a unit is the panels of one tile and a block of rows.
+// Many rows: a unit is the panels of one tile and a block of rows. The vector kernels go through the rows of one tile's panels
+// before the next; the matrix unit through all panels of one block of rows: it is so fast that reading rows anew would count.
 template <class T, class Rows, class Out>
 void run_linear(const Linear& lin, Rows&& rows, size_t x_words, int m, int threads, Stage& stage, char* widened,
                 const Out& out) {
-  const int row_block = m <= kManyRows ? m : kRowBlock;
-  const int row_blocks = ceil_div(m, row_block);
   const int groups = ceil_div(lin.panels, kPanelsPerTile);
+  const int row_block = rows_of_unit<T>(m, groups, x_words, threads);
+  const int row_blocks = ceil_div(m, row_block);
   const int run = row_blocks > 1 ? 1 : std::max(1, groups / (kUnitsPerThread * threads));
+  const int runs = ceil_div(groups, run);
   const uint32_t* x = nullptr;
-  stage.run(ceil_div(groups, run) * row_blocks, [&](int unit) {
+  stage.run(runs * row_blocks, [&](int unit) {
     if (!x) x = rows();
+#if WB_AMX
+    if constexpr (kMatrixUnit<T>) {
+      const int panel = unit % runs * run * kPanelsPerTile, row = unit / runs * row_block;
+      return matrix_block(lin, x, x_words, row, std::min(m, row + row_block), panel,
+                          std::min(run * kPanelsPerTile, lin.panels - panel), widened, out);
+    }
+#endif
     const int first = unit / row_blocks * run, row = unit % row_blocks * row_block;
     const int last = std::min(groups, first + run) - 1;
     for (int group = first; group <= last; ++group) {

@@ -94,7 +94,7 @@ class Model final : public ModelBase {
     query_words_ = static_cast<size_t>(spec.num_heads * kv_.dim_words);
     const int k_max = std::max({spec.hidden_size, q_size_, spec.intermediate_size});
     widened_bytes_ = spec.int8 ? words(k_max) * kTileVecs * 64 : 0;
-    own_rows_bytes_ = (kFewRows * hidden_words_ * 4 + 63) / 64 * 64;
+    own_rows_bytes_ = (static_cast<size_t>(readable_rows<T>(kFewRows)) * hidden_words_ * 4 + 63) / 64 * 64;
     private_bytes_ = (own_rows_bytes_ + widened_bytes_ + attention_.scratch_bytes() + 4095) / 4096 * 4096;
     private_ = Buffer(private_bytes_ * static_cast<size_t>(spec.num_threads));
     reserve(spec.max_num_tokens);
@@ -177,7 +177,7 @@ class Model final : public ModelBase {
     const float* norm(NormKind kind) const { return norms[kind].empty() ? nullptr : norms[kind].data(); }
   };
 
-  static size_t words(int elements) { return static_cast<size_t>(ceil_div(elements, kPerWord<T>)); }
+  static size_t words(int elements) { return static_cast<size_t>(row_words<T>(elements)); }
   static AttentionBatch attention_batch(const WbBatch& b) {
     return {b.query_start_loc, b.seq_lens, b.block_table, b.num_requests, b.max_blocks};
   }
@@ -206,7 +206,7 @@ class Model final : public ModelBase {
   }
 
   void reserve(int tokens) {
-    const size_t t = static_cast<size_t>(tokens);
+    const size_t t = static_cast<size_t>(readable_rows<T>(tokens));
     hidden_.reserve(t * static_cast<size_t>(s_.hidden_size) * 4);
     kept_hidden_.reserve(t * static_cast<size_t>(s_.hidden_size) * 4);
     normed_.reserve(t * hidden_words_ * 4);
@@ -248,6 +248,7 @@ class Model final : public ModelBase {
   }
 
   void run(const WbBatch& batch, int thread) {
+    const MatrixUnitScope scope;
     char* own = private_.as<char>() + private_bytes_ * static_cast<size_t>(thread);
     char* widened = own + own_rows_bytes_;
     char* attention_scratch = widened + widened_bytes_;

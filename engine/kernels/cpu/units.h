@@ -24,12 +24,13 @@ struct LinearUnitOf final : LinearUnit {
     const int threads = team.threads();
     const size_t words = static_cast<size_t>(lin.words), k = static_cast<size_t>(lin.k);
     const size_t widened_bytes = lin.int8 ? words * kTileVecs * 64 : 0;
-    rows.reserve(static_cast<size_t>(m) * words * 4);
+    rows.reserve(static_cast<size_t>(readable_rows<T>(m)) * words * 4);
     widened.reserve(widened_bytes * static_cast<size_t>(threads));
     for (size_t r = 0; r < static_cast<size_t>(m); ++r)
       std::copy_n(static_cast<const T*>(x) + r * k, k, reinterpret_cast<T*>(rows.as<uint32_t>() + r * words));
     Stage stage;
     team.run([&](int thread) {
+      const MatrixUnitScope scope;
       char* own = widened.as<char>() + widened_bytes * static_cast<size_t>(thread);
       const auto x_rows = [&] { return rows.as<const uint32_t>(); };
       const size_t n = static_cast<size_t>(lin.n);
@@ -89,6 +90,7 @@ class AttentionUnitOf final : public AttentionUnitBase {
     std::vector<Stage> stages(static_cast<size_t>(2 * layers));
     const size_t stride = static_cast<size_t>(heads_ * g_.head_dim);
     team_.run([&](int thread) {
+      const MatrixUnitScope scope;
       char* own = scratch_.as<char>() + scratch_bytes_ * static_cast<size_t>(thread);
       Stage* stage = stages.data();
       for (int l = first_layer; l < first_layer + layers; ++l) {
