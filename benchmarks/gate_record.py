@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -56,7 +57,8 @@ def spoiled_run(case: str, scratch: Path) -> RunScript:
 
 def judge(request: GateRequest, run: RunScript, say: Callable[[str], None]) -> dict[str, Any]:
     before = os.getloadavg()[0]
-    result = Gate(request, run=run, say=say).result()
+    # The trees are copies of one commit: what is installed here serves both.
+    result = Gate(request, run=run, say=say, python=lambda _side, _folder, _out: sys.executable).result()
     found: dict[str, Any] = {
         "verdict": result.verdict,
         "exit_code": result.exit_code,

@@ -65,8 +65,11 @@ class Gate:
         run: RunScript = run_script,
         control: Callable[[], float] | None = None,
         say: Callable[[str], None] = lambda _text: None,
+        python: Callable[[str, Path, Path], str] | None = None,
     ) -> None:
+        """``python``: finds the Python of a side, as :func:`experiments.gate.arms.python_for` does."""
         self._request = request
+        self._python = python or python_for
         self._run = run
         self._control = control
         self._say = say
@@ -140,7 +143,7 @@ class Gate:
         return self._side(name, folder.resolve(), revision, commit)
 
     def _side(self, name: str, folder: Path, revision: str | None, commit: str | None) -> Side:
-        python = python_for(f"{name}-{self._built}", folder, self._request.out)
+        python = self._python(f"{name}-{self._built}", folder, self._request.out)
         return Side(
             name=name,
             revision=revision,
