@@ -235,6 +235,11 @@ class RunStore:
                 found.append(self._info(path))
         return found
 
+    def info(self, run_id: str) -> RunInfo | None:
+        """The line of ``list`` for the run in the folder ``run_id``; None when there is no such folder."""
+        path = self.root / run_id
+        return self._info(path) if path.parent == self.root and path.is_dir() else None
+
     def open(self, id_or_path: str | os.PathLike[str]) -> Run:
         """Open a run by its id, a unique beginning of it, or its folder.
 
