@@ -149,6 +149,7 @@ class RankParts:
         return DeviceExecutor(self.runtime, backend, num_blocks, self._device_settings(), forward)
 
     def _device_settings(self) -> DeviceSettings:
+        from engine.executor.device.executor import DeviceSettings
         from engine.executor.device.graphs import default_capture_sizes
 
         config = self.config

@@ -25,8 +25,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from engine.executor.device.cuda_runtime import MemoryReading
 
-POISON = 0xFB
-"""Byte: NaN in float32 and bfloat16, far outside any range as an integer."""
+POISON = 0x7B
+"""Byte of integers that are worth nothing: far outside any range. Floats are NaN."""
 _HOST_READS = ("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__")
 _INDEXING = ("__getitem__", "__setitem__", "index_select", "index_copy_", "index_put_")
 _ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided")
@@ -143,11 +143,16 @@ class FakeGraph:
         with torch._C.DisableTorchFunctionSubclass():
             for operation in self.operations:
                 for tensor in operation.outputs:
-                    _poison(tensor.untyped_storage())
+                    _poison(tensor)
 
 
-def _poison(storage: torch.UntypedStorage) -> None:
-    torch.empty(0, dtype=torch.uint8).set_(storage).fill_(POISON)
+def _poison(tensor: torch.Tensor) -> None:
+    storage = tensor.untyped_storage()
+    if tensor.dtype.is_floating_point:
+        size = storage.nbytes() // tensor.element_size()
+        torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (size,), (1,)).fill_(float("nan"))
+    else:
+        torch.empty(0, dtype=torch.uint8).set_(storage).fill_(POISON)
 
 
 class FakeRuntime:
@@ -238,7 +243,7 @@ class _Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name
-        if name in _SYNCHRONISING:
+        if name in _SYNCHRONISING or (name == "aten::index" and _is_mask(args[1])):
             raise HiddenWaitError(f"{name} in a graph")
         self.reads((args, kwargs))
         result = func(*args, **kwargs)
@@ -251,6 +256,10 @@ class _Tape(TorchDispatchMode):
     def reads(self, values: Any) -> None:
         """Note the memory that an operation is given and that no earlier one made."""
         self.inputs |= {tensor.untyped_storage().data_ptr() for tensor in _tensors(values)} - self._made
+
+
+def _is_mask(indices: Any) -> bool:
+    return any(index is not None and index.dtype == torch.bool for index in indices)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
