@@ -160,7 +160,7 @@ def server_command(
         if name in template.echo:
             requested[template.echo[name]] = value
     line = " ".join([choice.command, shlex.join(words), choice.extra]).strip()
-    return ServerCommand.parse(line, {"model": shlex.quote(model)}, requested=requested, title=choice.name)
+    return ServerCommand.parse(line, {"model": model}, requested=requested, title=choice.name)
 
 
 def _words(server: str, template: Template, name: str, value: Any) -> list[str]:
