@@ -2,17 +2,16 @@
 
 usage: python -m benchmarks.client [delivered|truth|queues|ceiling ...] [--seconds 10] [--json FILE]
 
-``delivered``  constant and Poisson arrivals at 10, 100 and 1000 requests/s: count, gaps
-(Kolmogorov-Smirnov, p99 of the
-               deviation from the schedule), by the stamps of the null server
+``delivered``  constant and Poisson arrivals at 10, 100 and 1000 requests/s: count and gaps
+               (Kolmogorov-Smirnov, p99 of the deviation from the schedule) by the stamps of the null server;
+               the same schedule by 1, 2 and 4 workers
 ``truth``      ttft, icl and e2el against the truth server's own stamps
 ``queues``     D/D/1 and M/D/1: mean wait, anchored at the schedule, against the formula
 ``ceiling``    requests per second of short answers, events per second of streams
 
-Every part prints its bar and whether it was met; the exit code is 1 when one was not. Both ends run on
-this machine, so
-leave it alone meanwhile: CPU that others take is in the figures (``others``: load of other processes
-before each part).
+Every part prints its bar and whether it was met; the exit code is 1 when one was not. Both ends run on this
+machine, so leave it alone meanwhile: CPU that others take is in the figures (``others``: load of other
+processes before each part). Answers in every shape and split are in :mod:`benchmarks.corpus`.
 """
 
 from __future__ import annotations
@@ -120,6 +119,29 @@ def delivered(seconds: float) -> Iterator[Row]:
                 row["gap_deviation_p99_ms"] = float(np.percentile(np.abs(gaps - 1 / rate), 99) * 1e3)
                 met &= rate not in GAPS_JUDGED or row["gap_deviation_p99_ms"] <= 2.0
             yield {**row, "met": bool(met)}
+    yield from _by_workers(seconds)
+
+
+def _by_workers(seconds: float) -> Iterator[Row]:
+    """Bar: the same requests at the same times, to the nanosecond, and delivered as well."""
+    schedule = _schedule("poisson", 100.0, seconds)
+    first: list[tuple[str, int]] | None = None
+    for workers in (1, 2, 4):
+        done = drive(schedule.tolist(), workers=workers)
+        planned = [(r.request_id, (r.intended_ns or 0) - done.result.start_ns) for r in done.result.records]
+        first = first or planned
+        gaps = np.diff(np.sort(done.arrival_offsets_ns) / 1e9)
+        row: Row = {
+            "kind": "poisson",
+            "rate": 100.0,
+            "workers": done.workers,
+            "arrived": len(done.arrivals),
+            "same_schedule": planned == first,
+            "ks_p": float(stats.kstest(gaps, "expon", args=(0, 1 / 100.0)).pvalue),
+            "lag_p99_ms": float(np.percentile(done.lag_ms, 99)),
+        }
+        met = row["same_schedule"] and len(done.arrivals) == len(schedule) and row["ks_p"] > 0.01
+        yield {**row, "met": bool(met)}
 
 
 def _schedule(kind: str, rate: float, seconds: float) -> np.ndarray:
@@ -137,7 +159,7 @@ def truth(seconds: float) -> Iterator[Row]:
     for chat in (False, True):
         with mock_server("--ttft-ms", "30", "--itl-ms", "7", "--tokens-per-event", "2") as url:
             result = _send(url, schedule, tokens, chat)
-            log = _log(url)
+            log = mock_log(url)
         errors: dict[str, list[float]] = {"ttft": [], "icl": [], "e2el": []}
         exact = True
         for record in result.records:
@@ -189,7 +211,7 @@ def queues(seconds: float) -> Iterator[Row]:
     schedule = _schedule("poisson", rate, max(3 * seconds, 30.0))
     with mock_server("--ttft-ms", str(asked_s * 1e3), "--itl-ms", "0", "--slots", "1") as url:
         result = _send(url, schedule, 1, False)
-        log = _log(url)
+        log = mock_log(url)
     service_s = _service(log)
     waits = _waits(result, service_s)
     low, high = batch_interval(waits)
@@ -289,7 +311,7 @@ def _send(url: str, schedule: np.ndarray, tokens: int, chat: bool) -> LoadResult
         return runner.run(go())
 
 
-def _log(url: str) -> dict[str, Row]:
+def mock_log(url: str) -> dict[str, Row]:
     with urllib.request.urlopen(f"{url}/mock/log", timeout=30) as answer:
         return {row["request_id"]: row for row in json.load(answer)["arrivals"]}
 

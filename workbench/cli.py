@@ -67,7 +67,12 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         command = typer.main.get_command(build_app())
-        result = command.main(args=arguments, prog_name="workbench", standalone_mode=False)
+        # Not command.main(): it swallows Ctrl-C and leaves nothing but an exit code.
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        with command.make_context("workbench", words) as context:
+            result = command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
     except TyperException as error:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         if text.startswith("Usage:"):

@@ -60,6 +60,10 @@ class Script(BaseModel):
     """Say nothing any more instead of sending this event."""
     raw: str | None = None
     """The whole body of the answer, as is."""
+    cuts: tuple[int, ...] = ()
+    """``raw``: written in pieces that end at these bytes (ascending), and recorded per piece."""
+    cut_pause_ms: float = Field(default=0.0, ge=0)
+    """``raw``: pause between two pieces."""
 
 
 @dataclass(slots=True)
@@ -70,7 +74,7 @@ class Arrival:
     arrived_ns: int
     prompt_tokens: int
     sent_ns: list[int] = field(default_factory=list)
-    """Just before each event with tokens was written."""
+    """Just before each event with tokens (``raw``: each piece) was written."""
     written_ns: list[int] = field(default_factory=list)
     """Just after."""
     outcome: str = "open"
@@ -185,7 +189,7 @@ class _Answer:
         script, response = self._script, self._response
         await response.prepare(self._request)
         if script.raw is not None:
-            await self._write(script.raw.encode())
+            await self._pieces(script.raw.encode(), script)
             return await self._end()
         if self._chat and script.role_event:
             await asyncio.sleep(script.role_delay_ms / 1e3)
@@ -219,6 +223,18 @@ class _Answer:
         if script.done:
             await self._data("[DONE]")
         return await self._end()
+
+    async def _pieces(self, data: bytes, script: Script) -> None:
+        """``data`` as is, in the pieces that the script asks for."""
+        start = 0
+        for end in (*script.cuts, len(data)):
+            if start and script.cut_pause_ms:
+                await asyncio.sleep(script.cut_pause_ms / 1e3)
+            if piece := data[start:end]:
+                self._arrival.sent_ns.append(time.monotonic_ns())
+                await self._write(piece)
+                self._arrival.written_ns.append(time.monotonic_ns())
+            start = max(start, end)
 
     async def _tokens(self, ids: list[int], total: int) -> None:
         text = "".join(f" t{i}" for i in ids)

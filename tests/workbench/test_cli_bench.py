@@ -208,6 +208,17 @@ def test_an_interruption_leaves_a_readable_partial_bundle(start_mock, cli, tmp_p
     assert shown["metrics"]["counts"]["ok"] >= 1
 
 
+def test_ctrl_c_while_it_waits_is_one_line(tmp_path):
+    command = [*WORKBENCH, "bench", *NOBODY, "--dataset-name", "random"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(tmp_path))
+    assert process.stderr.readline().startswith("waiting for http://127.0.0.1:9 (Connection refused)")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "error: interrupted\n")
+    (run,) = RunStore(tmp_path / "runs").list()
+    assert (run.status, run.error) == ("interrupted", "interrupted")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
