@@ -1,7 +1,5 @@
-"""Without a GPU, Triton kernels run in Triton's interpreter: chosen before anything imports triton."""
+"""Chosen first of all: whether Triton kernels run in the interpreter."""
 
-import os
-from pathlib import Path
+from tests.helpers.triton_mode import choose_triton_mode
 
-if not Path("/proc/driver/nvidia/version").exists():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+choose_triton_mode()

@@ -69,4 +69,15 @@ def native_float32() -> Callable[[int], ModelBackend]:
     return lambda block_size: CpuBackend(weights, MAX_MODEL_LEN, block_size, "none", 1)
 
 
-BACKENDS = {"reference": reference_float64, "cpu": native_float32}
+def triton_float32() -> Callable[[int], ModelBackend]:
+    """The Triton kernels in float32: in Triton's interpreter, or on a GPU when there is one."""
+    from tests.helpers.triton_mode import choose_triton_mode
+
+    device = choose_triton_mode()
+    from engine.kernels.triton.backend import TritonBackend
+
+    weights = tiny_weights(torch.float32)
+    return lambda block_size: TritonBackend(weights, MAX_MODEL_LEN, block_size, device=device, max_num_seqs=8)
+
+
+BACKENDS = {"reference": reference_float64, "cpu": native_float32, "triton": triton_float32}

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from engine.errors import InvalidInputError
 from engine.kernels.triton.activation import silu_and_mul
 from engine.kernels.triton.decode import DecodeWorkspace, decode_attention
-from engine.kernels.triton.launch import MAX_SPLITS, decode_splits
+from engine.kernels.triton.launch import MAX_SPLITS, decode_splits, min_split_tokens
 from engine.kernels.triton.norm import rms_norm
 from engine.kernels.triton.platform import current_platform, interpreted
 from engine.kernels.triton.prefill import prefill_attention
@@ -98,7 +98,8 @@ class TritonBackend:
         return DecodeWorkspace.allocate(max(splits), config.num_heads, config.head_size, 1, self.device)
 
     def _splits(self, rows: int, max_seq_len: int) -> int:
-        return decode_splits(self._platform.num_sms, rows, self._config.num_kv_heads, max_seq_len)
+        platform, kv_heads = self._platform, self._config.num_kv_heads
+        return decode_splits(platform.num_sms, rows, kv_heads, max_seq_len, min_split_tokens(platform.arch))
 
     def kv_bytes_per_block(self) -> int:
         return self._block_size * self._config.kv_bytes_per_token(self._cache_dtype.itemsize)

@@ -15,8 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.triton import launch
 from engine.kernels.triton.fp8 import decode_e4m3
-from engine.kernels.triton.launch import MIN_SPLIT_TOKENS, decode_config, next_power_of_two
+from engine.kernels.triton.launch import decode_config, next_power_of_two
 from engine.kernels.triton.platform import FP8_NONE, current_platform
 
 LOG2_E = math.log2(math.e)
@@ -187,7 +188,7 @@ def decode_attention(
     k_scale: torch.Tensor | None = None,
     v_scale: torch.Tensor | None = None,
     sliding_window: int = 0,
-    min_split_tokens: int = MIN_SPLIT_TOKENS,
+    min_split_tokens: int | None = None,
 ) -> None:
     """Attention of every row that has exactly one query token; the other rows' outputs aren't touched.
 
@@ -203,7 +204,8 @@ def decode_attention(
         workspace: for ``num_splits`` > 1, room for B rows.
         k_scale, v_scale: float32 [g], needed for a uint8 cache.
         sliding_window: tokens that a query sees, itself included; 0: all.
-        min_split_tokens: a split has at least this much context, so short rows use fewer splits.
+        min_split_tokens: a split has at least this much context, so short rows use fewer splits; None: as
+            :func:`engine.kernels.triton.launch.min_split_tokens` says.
 
     On paper, S = Σ seq_lens, c bytes a cache element: reads 2·S·g·D·c bytes (every K and V once for its whole
     group) plus queries and outputs, 2·B·h·D·e; with splits s, writes and reads back B·h·s·(D + 1)·4 bytes.
@@ -218,6 +220,7 @@ def decode_attention(
     platform = current_platform()
     config = decode_config(platform.arch, head_size, group, q.element_size())
     splits = num_splits if workspace is not None else 1
+    min_split = launch.min_split_tokens(platform.arch) if min_split_tokens is None else min_split_tokens
     partial, lse = (q, q) if workspace is None else (workspace.partial, workspace.lse)
     block_d = next_power_of_two(head_size)
     decode_attention_kernel[(rows, num_kv_heads, splits)](
@@ -228,7 +231,7 @@ def decode_attention(
         key_cache.stride(0), key_cache.stride(1), key_cache.stride(2),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_SIZE=head_size, BLOCK_D=block_d, BLOCK_SIZE=block_size,
         TILE_M=config.tile_m, TILE_N=config.tile_n,
-        NUM_SPLITS=splits, MIN_SPLIT=min_split_tokens, WINDOW=sliding_window,
+        NUM_SPLITS=splits, MIN_SPLIT=min_split, WINDOW=sliding_window,
         FP8=platform.fp8 if key_cache.dtype == torch.uint8 else FP8_NONE, WIDE_DOT=platform.wide_dot,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
@@ -236,6 +239,6 @@ def decode_attention(
         decode_reduce_kernel[(rows, num_heads)](
             partial, lse, out, seq_lens, query_start_loc, out.stride(0),
             HEAD_SIZE=head_size, BLOCK_D=block_d, TILE_N=config.tile_n,
-            NUM_SPLITS=splits, MIN_SPLIT=min_split_tokens, WINDOW=sliding_window,
+            NUM_SPLITS=splits, MIN_SPLIT=min_split, WINDOW=sliding_window,
             num_warps=8 if block_d > 128 else 4,
         )  # fmt: skip

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 SILU_BLOCK = 1024
 SILU_WARPS = 4
 PENALTY_BLOCK = 512
-CUT_BLOCK = 4096
-CUT_WARPS = 16
+CUT_BLOCK = 2048
+CUT_WARPS = 8
 _MIN_DOT = 16
 
 
@@ -66,17 +66,22 @@ def decode_config(arch: int, head_size: int, group: int, element_size: int) -> L
 
 
 def prefill_config(arch: int, head_size: int, element_size: int) -> LaunchConfig:
-    """Varlen prefill attention; arguments as in :func:`decode_config`."""
+    """Varlen prefill attention; arguments as in :func:`decode_config`.
+
+    Where a tile of 128 by 64 spills on sm_80, it has more warps there or is half as long.
+    """
     if arch == 0:
         return LaunchConfig(16, 16, 1, 1)
     wide = next_power_of_two(head_size)
     if element_size == 4:
-        return LaunchConfig(16, 16, 4, 1)
+        return LaunchConfig(16, 16, 8 if arch >= 100 else 4, 1)
     if wide <= 64:
-        return LaunchConfig(128, 64, 4, 3)
+        return LaunchConfig(128, 64, 4 if arch >= 90 else 8, 3)
     if wide <= 128:
-        return LaunchConfig(128, 64, 8, 3 if arch >= 90 else 2)
-    return LaunchConfig(64, 32, 8, 2)
+        return LaunchConfig(128, 64, 8, 3) if arch >= 90 else LaunchConfig(128, 32, 8, 3)
+    if arch >= 100:
+        return LaunchConfig(128, 32, 8, 2)
+    return LaunchConfig(64, 32, 8, 2 if arch >= 90 else 3)
 
 
 MIN_SPLIT_TOKENS = 256
@@ -86,13 +91,24 @@ MAX_SPLITS = 64
 _PROGRAMS_PER_SM = 4
 
 
-def decode_splits(num_sms: int, num_rows: int, num_kv_heads: int, max_seq_len: int) -> int:
+def min_split_tokens(arch: int) -> int:
+    """:data:`MIN_SPLIT_TOKENS`; few in the interpreter, so that tests with short contexts split too."""
+    return MIN_SPLIT_TOKENS if arch else 16
+
+
+def decode_splits(
+    num_sms: int,
+    num_rows: int,
+    num_kv_heads: int,
+    max_seq_len: int,
+    min_split: int = MIN_SPLIT_TOKENS,
+) -> int:
     """Parts that a row's context is cut into, so that small batches fill the device too; a power of two.
 
     The number is a function of what a captured graph fixes: rows, heads and the longest context allowed.
     """
     wanted = _PROGRAMS_PER_SM * num_sms // max(1, num_rows * num_kv_heads)
-    most = min(MAX_SPLITS, -(-max_seq_len // MIN_SPLIT_TOKENS))
+    most = min(MAX_SPLITS, -(-max_seq_len // min_split))
     splits = 1
     while splits * 2 <= wanted and splits < most:
         splits *= 2

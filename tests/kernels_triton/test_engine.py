@@ -1,0 +1,63 @@
+"""The engine on the triton backend, as a user chooses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.errors import InvalidInputError
+from engine.executor.factory import create_executor
+from tests.executor.plans import new, plan
+from tests.executor.test_factory import config
+from tests.helpers.tiny_model import VOCAB_SIZE, make_tiny_model
+from tests.kernels_triton.cases import DEVICE
+
+
+@pytest.fixture(autouse=True)
+def _keep_thread_count():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def greedy(folder: Path, **fields: object) -> list[int]:
+    """Six greedy tokens behind a prompt of eleven, the prompt in two chunks."""
+    executor, info = create_executor(config(folder, **fields))
+    assert info.attention_backend == fields.get("attention_backend", "reference")
+    prompt = torch.randint(3, VOCAB_SIZE, (11,), generator=torch.Generator().manual_seed(5)).tolist()
+    entering, done, output, step = [new("r", prompt, [7, 3, 12])], 0, [], 0
+    try:
+        while len(output) < 6:
+            size = 8 if done == 0 else 3 if done == 8 else 1
+            samples = ["r"] if done else []
+            result = executor.execute(plan(step, {"r": (done, size)}, samples, new_requests=entering))
+            output += result.sampled_token_ids.values()
+            entering, done, step = [], done + size, step + 1
+    finally:
+        executor.shutdown()
+    return output
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen2ForCausalLM"])
+def test_greedy_tokens_are_the_references(architecture: str, tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path, architecture)
+    ours = greedy(folder, attention_backend="triton", device=DEVICE, max_model_len=18)
+    assert ours == greedy(folder, max_model_len=18)
+    assert len(set(ours)) > 1
+
+
+def test_what_goes_with_the_triton_backend_and_what_does_not(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path, "LlamaForCausalLM")
+    _, whole = create_executor(config(folder, attention_backend="triton", device=DEVICE, max_model_len=18))
+    _, coarse = create_executor(
+        config(folder, attention_backend="triton", device=DEVICE, max_model_len=18, kv_cache_dtype="fp8")
+    )  # fmt: skip
+    assert coarse.kv_cache_bytes * 4 == whole.kv_cache_bytes  # the weights are float32
+    with pytest.raises(InvalidInputError, match=r"kv_cache_dtype='fp8': auto without the triton backend"):
+        create_executor(config(folder, kv_cache_dtype="fp8"))
+    with pytest.raises(InvalidInputError, match=r"quantization='int8': none with the triton backend"):
+        create_executor(
+            config(folder, attention_backend="triton", device=DEVICE, max_model_len=18, quantization="int8")
+        )
