@@ -47,7 +47,7 @@ from workbench.records import CHUNKS, REQUESTS
 from workbench.runstore import Run
 from workbench.timeline.perfetto import export
 
-CONCURRENCY, PROMPT, OUTPUT = 16, 64, 32
+CONCURRENCY, PROMPT, OUTPUT = 16, 16, 48
 
 
 def micro() -> dict[str, float]:
@@ -140,13 +140,24 @@ def throughput(core: EngineCore, seed: int, output: int = OUTPUT) -> Rates:
     )
 
 
+class Extent(NamedTuple):
+    """How much is measured: so many pairs of pairs, or what fits into the time."""
+
+    pairs: int
+    seconds: float
+
+
+LEAST_PAIRS = 3
 Make = Callable[[bool], AbstractContextManager[EngineCore]]
 
 
-def compare(pairs: int, make: Make) -> dict[str, float]:
-    """ABBA over ``pairs`` of pairs; ``make(on)`` gives the core to measure."""
+def compare(extent: Extent, make: Make) -> dict[str, float]:
+    """ABBA; ``make(on)`` gives the core to measure."""
     found: dict[bool, list[Rates]] = {False: [], True: []}
-    for pair in range(pairs):
+    until = time.monotonic() + extent.seconds
+    for pair in range(extent.pairs):
+        if pair >= LEAST_PAIRS and time.monotonic() > until:
+            break
         order = (False, True, True, False) if pair % 2 == 0 else (True, False, False, True)
         for place, watched in enumerate(order):
             with make(watched) as core:
@@ -171,7 +182,7 @@ def compare(pairs: int, make: Make) -> dict[str, float]:
     return result
 
 
-def trace(pairs: int, threads: int, control: bool = False) -> dict[str, float]:
+def trace(extent: Extent, threads: int, control: bool = False) -> dict[str, float]:
     """The whole engine below the front end, with and without a writer; as a control, twice without."""
     config = EngineConfig.create(num_threads=threads, enable_prefix_caching=False)
     executor, info = create_executor(config)
@@ -193,12 +204,12 @@ def trace(pairs: int, threads: int, control: bool = False) -> dict[str, float]:
 
     with make(False) as core:
         throughput(core, -1)  # warm
-    result = compare(pairs, make)
+    result = compare(extent, make)
     # Exact whatever the neighbours do: the writer thread's own CPU time.
     return result | ({"writer_thread_cpu_percent": 100 * sum(writer_cpu) / sum(all_cpu)} if all_cpu else {})
 
 
-def telemetry(pairs: int, threads: int) -> dict[str, float]:
+def telemetry(extent: Extent, threads: int) -> dict[str, float]:
     """A poller in another process watches this one at its default rate, or nobody does."""
     config = EngineConfig.create(num_threads=threads, enable_prefix_caching=False)
     executor, info = create_executor(config)
@@ -220,7 +231,7 @@ def telemetry(pairs: int, threads: int) -> dict[str, float]:
 
     with make(False) as core:
         throughput(core, -1)
-    return compare(pairs, make)
+    return compare(extent, make)
 
 
 def _poll(pid: int, stop: object) -> None:
@@ -301,15 +312,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=["micro", "trace", "control", "telemetry", "export"])
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=200.0, help="begin no pair after this long")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    found = {
+    extent = Extent(arguments.pairs, arguments.seconds)
+    measure: dict[str, Callable[[], dict[str, float]]] = {
         "micro": micro,
         "export": big_export,
-        "trace": lambda: trace(arguments.pairs, arguments.threads),
-        "control": lambda: trace(arguments.pairs, arguments.threads, control=True),
-        "telemetry": lambda: telemetry(arguments.pairs, arguments.threads),
-    }[arguments.what]()
+        "trace": lambda: trace(extent, arguments.threads),
+        "control": lambda: trace(extent, arguments.threads, control=True),
+        "telemetry": lambda: telemetry(extent, arguments.threads),
+    }
+    found = measure[arguments.what]()
     print(json.dumps({key: round(value, 3) for key, value in found.items()}))
 
 

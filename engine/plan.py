@@ -75,3 +75,5 @@ class StepResult:
     """End of the model's forward."""
     t_sample_ns: int | None = None
     """End of sampling."""
+    gpu_forward_ns: int | None = None
+    """Length of the forward by the device's own clock; None: not measured, or nothing waited for it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import InvalidInputError
 from workbench.benchspec import BenchSpec, Deadlines
-from workbench.collectors.cpu import CpuSampler
+from workbench.collectors.cpu import INTERVAL_S, CpuSampler
 from workbench.collectors.gpu import GpuSampler
 from workbench.errors import TargetError, WorkbenchError
 from workbench.load.progress import BenchProgress, ProgressCallback
@@ -156,7 +156,11 @@ class _Bench:
 
     def _store_gpu(self, sampler: GpuSampler) -> None:
         table = sampler.table()
-        facts = {"gpus": sampler.gpus, "gpu_telemetry": sampler.reason}
+        facts = {
+            "gpus": sampler.gpus,
+            "gpu_telemetry": sampler.reason,
+            "telemetry_interval_s": INTERVAL_S,
+        }
         self._writer.update(machine={**self._writer.manifest.machine, **facts})
         if table is not None:
             self._writer.write_table("telemetry_gpu", table, TELEMETRY_SCHEMA_VERSION)

@@ -24,8 +24,8 @@ ASYNC_DEPTH = 2
 
 
 class StepStamps(NamedTuple):
-    """The first columns of :data:`engine.trace.records.STEP_COLUMNS`; with :class:`StepStats` they make a
-    row.
+    """The first columns of :data:`engine.trace.records.STEP_COLUMNS`; with :class:`StepStats` and the
+    device's time they make a row.
     """
 
     step_id: int
@@ -257,7 +257,7 @@ class EngineCore:
                 result.t_sample_ns,
                 self._clock.now_ns(),
             )
-            self._trace.record_step(stamps + planned.stats)
+            self._trace.record_step((*stamps, *planned.stats, result.gpu_forward_ns))
 
     def _require_alive(self) -> None:
         if self._dead:

@@ -59,6 +59,7 @@ STEP_COLUMNS: tuple[tuple[str, str], ...] = (
     ("prefix_hit_tokens", "int32"),
     ("num_preempted", "int32"),
     ("preempted_tokens", "int32"),  # computed tokens lost to preemption in this step
+    ("gpu_forward_ns", "int64"),  # forward by the device's clock; null on the CPU and without samples
 )
 
 EVENT_COLUMNS: tuple[tuple[str, str], ...] = (

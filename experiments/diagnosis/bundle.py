@@ -46,9 +46,26 @@ class Steps:
         for name in _STAMPS:
             values = [None if v is None else v - self.origin_ns for v in table[name].to_pylist()]
             self._columns[name] = np.array(values, np.float64)[order]
+        self._columns["forward"] = self._columns["t_forward"] - self._columns["t_prepare"]
+        self._finish_on_device(table, order)
         for name in _COUNTS:
             self._columns[name] = np.array(table[name].to_pylist(), np.float64)[order]
         self.stop = np.array(table["admission_stop"].to_pylist(), np.str_)[order]
+
+    def _finish_on_device(self, table: pa.Table, order: Ints) -> None:
+        """A device works beside the host: its forward begins when it was queued and the step before it is
+        done, and lasts for the device's own time. ``device_unknown`` marks steps that nobody waited for.
+        """
+        if "gpu_forward_ns" not in table.column_names or not table["gpu_forward_ns"].null_count < len(table):
+            return
+        columns = self._columns
+        lasted = np.array(table["gpu_forward_ns"].to_pylist(), np.float64)[order]
+        before = np.concatenate([[np.nan], columns["t_sample"][:-1]])
+        done = np.fmin(np.fmax(columns["t_prepare"], before) + lasted, columns["t_sample"])
+        unknown = np.isnan(lasted)
+        columns["t_forward"] = np.where(unknown, columns["t_sample"], done)
+        columns["forward"] = lasted
+        columns["device_unknown"] = unknown.astype(np.float64)
 
     def __len__(self) -> int:
         return len(self.times)

@@ -38,9 +38,7 @@ def vet(bundle: RunBundle) -> Vetting:
 
 def _coverage(bundle: RunBundle) -> Check:
     if not bundle.has_events or not len(bundle.steps):
-        return Check(
-            name="trace coverage", ok=False, value=0.0, text="no engine trace: this target leaves none"
-        )
+        return Check(name="trace coverage", ok=False, value=0.0, text=f"no engine trace: {_why(bundle)}")
     finished = [one for one in bundle.splits if one.status == "ok"]
     traced = sum(one.life is not None and one.life.complete for one in finished)
     of_requests = traced / len(finished) if finished else 1.0
@@ -55,9 +53,22 @@ def _coverage(bundle: RunBundle) -> Check:
     return Check(name="trace coverage", ok=share >= MIN_COVERAGE, value=share, text=text)
 
 
+def _why(bundle: RunBundle) -> str:
+    """Why the run has none."""
+    manifest = bundle.manifest
+    if manifest.status == "running":
+        return "the run has not ended, or was killed"
+    if manifest.status in ("failed", "interrupted"):
+        return f"the run {'failed' if manifest.status == 'failed' else 'was interrupted'} before it had one"
+    if manifest.target.kind == "builtin":
+        return "the engine left none"
+    return "only the builtin engine leaves one"
+
+
 def _sums(bundle: RunBundle) -> Check:
     worst = max((abs(sum(s.parts.values()) - s.e2el_ns) for s in bundle.splits if s.parts), default=0)
-    text = f"the parts of every request sum to its e2el within {worst} ns"
+    split = sum(s.parts is not None for s in bundle.splits)
+    text = f"the parts of each of {split} requests sum to its e2el within {worst} ns"
     return Check(name="sum to total", ok=worst <= 1000, value=float(worst), text=text)
 
 

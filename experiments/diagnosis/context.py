@@ -35,7 +35,7 @@ def diagnose_context(bundle: RunBundle, vetting: Vetting) -> Finding:
         return abstain(
             FAMILY, f"insufficient load: {int(chosen.sum())} steps that only decode (need {MIN_STEPS})"
         )
-    forward = (steps["t_forward"] - steps["t_prepare"])[chosen]
+    forward = steps["forward"][chosen]
     if bool(np.isnan(forward).any()):
         forward = steps.duration[chosen]
     batch, context = steps["num_decode_reqs"][chosen], steps["decode_sum_sk"][chosen]

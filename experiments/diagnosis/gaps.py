@@ -64,6 +64,9 @@ def measure_bubbles(bundle: RunBundle) -> Bubbles | None:
     begin_gap, end_gap = forward[:-1], np.maximum(prepare[1:], forward[:-1])
     ends_ns = steps.times.end[chosen][:-1]
     eligible = bundle.in_flight.at(ends_ns) > 0
+    unknown = steps["device_unknown"]
+    # Behind a step whose end on the device is not known, the device may be busy.
+    known = unknown[chosen][:-1] == 0.0 if len(unknown) else np.ones(len(begin_gap), bool)
     by_phase: dict[str, float] = {}
     per_gap = np.zeros(len(begin_gap))
     at = begin_gap
@@ -71,13 +74,14 @@ def measure_bubbles(bundle: RunBundle) -> Bubbles | None:
         PHASES, (sample[:-1], end[:-1], start[1:], schedule[1:], prepare[1:]), strict=True
     ):
         cut = np.clip(until, at, end_gap)
-        part = np.where(eligible | (name != "between"), cut - at, 0.0)
+        part = np.where(known & (eligible | (name != "between")), cut - at, 0.0)
         by_phase[name] = float(part.sum())
         per_gap += part
         at = cut
     longest = np.argsort(-per_gap)[:10]
     ids = [int(i) for i in steps.ids[chosen][1:][longest]]
-    return Bubbles(float(per_gap.sum()), float((forward - prepare).sum()), by_phase, per_gap, ids)
+    busy = float((forward[1:] - end_gap).sum() + forward[0] - prepare[0])
+    return Bubbles(float(per_gap.sum()), busy, by_phase, per_gap, ids)
 
 
 def diagnose_gaps(bundle: RunBundle, vetting: Vetting, baseline: RunBundle | None = None) -> Finding:

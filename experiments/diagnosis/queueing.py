@@ -22,6 +22,8 @@ SLOW_RATIO = 3.0
 MIN_FIXED = 0.2
 """Share of the fixed part in the steps that refuse, below which a larger limit can't help: the machine is
 full."""
+OVERLOADED = 1.5
+"""Requests sent over requests served."""
 LIMITS = ("token_budget", "max_num_seqs", "kv_blocks", "long_prefill_cap")
 
 
@@ -71,7 +73,7 @@ def _blocked(waits: Waits, bundle: RunBundle, model: StepModel, share: float) ->
         cause = stop
     else:
         cause = "token_budget" if _budget_bound(bundle) else "shared_prefill"
-    fixed = model.fixed_share(waits.refused_step_ns)
+    fixed = model.fixed_share(waits.refused_cost_ns)
     growing = _queue_grows(bundle)
     if cause != "long_prefill" and fixed < MIN_FIXED:
         return abstain(FAMILY, _full_words(growing, fixed, bundle))
@@ -162,7 +164,9 @@ def _claim(cause: str, share: float, bundle: RunBundle) -> str:
     budget, seqs = bundle.setting("max_num_batched_tokens"), bundle.setting("max_num_seqs")
     reason = {
         "token_budget": f"the token budget of a step ({budget}) is used up",
-        "max_num_seqs": f"all {seqs} places in the running batch are taken",
+        "max_num_seqs": "the only place in the running batch is taken"
+        if seqs == 1
+        else f"all {seqs} places in the running batch are taken",
         "kv_blocks": "no KV blocks are free for them",
         "long_prefill_cap": "the cap on prompts in the middle of their prefill holds them back",
         "long_prefill": "few long prompts take the steps",
@@ -242,16 +246,23 @@ def _client_words(waits: Waits, bundle: RunBundle) -> str:
 
 
 def _full_words(growing: bool, fixed: float, bundle: RunBundle) -> str:
-    if growing:
+    sent, served = _rates(bundle)
+    full = f"only {fixed:.0%} of a step's time is fixed, so steps that hold more would take as much longer"
+    if growing or (sent > OVERLOADED * served and bundle.manifest.load.get("rate")):
+        trend = ", and the queue grows through the run, so latency depends on its length" if growing else ""
         return (
-            "overload: requests arrive faster than they are served and the queue grows through the run, so "
-            f"latency depends on the run's length; steps are full ({fixed:.0%} fixed cost): lower the rate"
+            f"overload: {sent:.3g} requests a second were sent and {served:.3g} served{trend}; no limit is "
+            f"to blame, the machine is full ({full}): lower the rate"
         )
-    return (
-        f"first tokens wait because the machine is full, not because of a limit: only {fixed:.0%} of a "
-        "step is "
-        "fixed cost, so a larger batch would take as much longer"
-    )
+    return f"first tokens wait because the machine is full, not because of a limit: {full}"
+
+
+def _rates(bundle: RunBundle) -> tuple[float, float]:
+    """Requests a second: sent, between the first and the last arrival; served, over the whole run."""
+    sent = sorted(one.sent_ns - one.client_lag_ns for one in bundle.splits)
+    begin, end = bundle.window
+    arriving = (len(sent) - 1) / (sent[-1] - sent[0]) * 1e9 if len(sent) > 1 and sent[-1] > sent[0] else 0.0
+    return arriving, len(sent) / (end - begin) * 1e9 if end > begin else 0.0
 
 
 def _budget_bound(bundle: RunBundle) -> bool:

@@ -43,8 +43,8 @@ class Waits:
     """Of the tokens computed while they were refused: those of long prompts."""
     refused_rows: list[int]
     """Ids of the steps that refused, in order, the first ones."""
-    refused_step_ns: Floats
-    """Durations of the steps that refused somebody."""
+    refused_cost_ns: Floats
+    """What the steps that refused somebody cost, by the model."""
 
     @property
     def blocked(self) -> float:
@@ -107,7 +107,7 @@ def measure_waits(bundle: RunBundle, model: StepModel) -> Waits:
         preempted=parts[PREEMPTED] + parts[RECOMPUTE],
         long_share=long_sum / token_sum if token_sum else 0.0,
         refused_rows=[int(i) for i in steps.ids[touched][:20]],
-        refused_step_ns=steps.duration[touched],
+        refused_cost_ns=model.cost_ns(steps)[touched],
     )
 
 

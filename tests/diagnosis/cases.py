@@ -202,6 +202,13 @@ CASES = [
         sweeps="num_threads",
         rival="preparation",
     ),
+    Case(
+        "a GPU, 3 ms of input preparation",
+        replace(HEALTHY, device=True, prepare_ns=3 * MS),
+        "accelerator_gaps",
+        "prepare",
+        sweeps="async_scheduling",
+    ),
     # 3 context
     Case(
         "attention reads KV five times",
@@ -319,6 +326,7 @@ CASES = [
     # nobody is to blame
     Case("healthy", HEALTHY),
     Case("healthy, asynchronous", replace(HEALTHY, engine={"async_scheduling": True})),
+    Case("healthy, on a GPU", replace(HEALTHY, device=True), rival="synchronisation"),
     Case("healthy, closed loop", World([Traffic(0.0, 120, 40)] * 80, client_cap=8, closed=True)),
     Case("idle", World([Traffic(2.0 * i, 120, 30) for i in range(20)]), says="insufficient load"),
     Case(

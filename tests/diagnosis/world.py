@@ -71,6 +71,8 @@ class World:
     natural: float = 0.0
     """Share of the requests whose output differs by itself."""
     leaked_blocks: int = 0
+    device: bool = False
+    """A GPU: its own clock tells how long a forward took, and the host waits for its tokens."""
     telemetry: list[tuple[float, str, float, str, str]] = field(default_factory=list)
     """(seconds, name, value, unit, source)."""
     slo: str | None = None
@@ -109,6 +111,8 @@ class PlantedExecutor(SimExecutor):
         result.sampled_token_ids = {name: self._sample(plan, name) for name in plan.samples}
         clock.advance_ns(cost)
         result.t_prepare_ns, result.t_forward_ns = prepared, clock.now_ns()
+        if world.device:
+            result.t_forward_ns, result.gpu_forward_ns = None, cost if plan.samples else None
         clock.advance_ns(world.sample_ns)
         result.t_sample_ns = clock.now_ns()
         for name in self._spoiled & set(result.sampled_token_ids):

@@ -48,6 +48,7 @@ def run(tmp_path_factory):
 
 def test_the_run_is_flagged_and_its_operators_are_a_table(run):
     assert "profiled" in run.manifest.tags
+    assert run.manifest.machine["telemetry_interval_s"] == 0.5
     assert any("profiled" in reason for reason in run.metrics()["validity"]["reasons"])
     assert any("8 steps, coverage 100%" in note for note in run.manifest.notes), run.manifest.notes
     kernels = run.arrow("kernels").to_pylist()

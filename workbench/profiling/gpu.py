@@ -108,7 +108,9 @@ def measure_coverage(
     trace: KinetoTrace, steps_expected: int | None = None, distortion: float | None = None
 ) -> Coverage:
     """Count what should be there and is not."""
-    started = Counter(row.correlation for row in trace.rows if row.on_gpu and row.correlation)
+    started: Counter[int | None] = Counter(
+        row.correlation for row in trace.rows if row.on_gpu and row.correlation
+    )
     launches = [row for row in trace.rows if row.cls == "launch"]
     graphs = [row for row in launches if "GraphLaunch" in row.name]
     plain = [row for row in launches if "GraphLaunch" not in row.name]

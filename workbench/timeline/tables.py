@@ -26,7 +26,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "telemetry_gpu": TELEMETRY,
     "kernels": KERNELS,
 }
-_LATER = frozenset({"session", "turn", "attempts", "worker"})
+_LATER = frozenset({"session", "turn", "attempts", "worker", "gpu_forward_ns"})
 """Columns that runs of earlier versions do not have."""
 _NEVER_NULL = frozenset(
     {

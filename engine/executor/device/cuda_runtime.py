@@ -31,6 +31,19 @@ class _CapturedGraph:
         self._graph.replay()
 
 
+class _CudaTimer:
+    def __init__(self) -> None:
+        self._begin = torch.cuda.Event(enable_timing=True)
+        self._end = torch.cuda.Event(enable_timing=True)
+        self._begin.record()
+
+    def stop(self) -> None:
+        self._end.record()
+
+    def read_ns(self) -> int:
+        return round(self._begin.elapsed_time(self._end) * 1e6)
+
+
 class CudaRuntime:
     """A :class:`engine.executor.device.runtime.DeviceRuntime` on the current stream of ``device``.
 
@@ -69,6 +82,9 @@ class CudaRuntime:
         event = torch.cuda.Event()
         event.record()
         return event
+
+    def start_timer(self) -> _CudaTimer:
+        return _CudaTimer()
 
     def capture(self, work: Callable[[], torch.Tensor]) -> _CapturedGraph:
         torch.cuda.synchronize(self.device)

@@ -24,7 +24,7 @@ from engine.executor.device.inputs import (
     write_forward,
     write_sampling,
 )
-from engine.executor.device.runtime import DeviceRuntime, Event
+from engine.executor.device.runtime import DeviceRuntime, Event, Timer
 from engine.executor.device.sampler import sample_on_device
 from engine.executor.device.staging import Staging
 from engine.executor.input_batch import InputBatch
@@ -48,6 +48,8 @@ class QueuedStep:
     names: Sequence[str] = ()
     tokens: npt.NDArray[np.int64] | None = None
     done: Event | None = None
+    timer: Timer | None = None
+    """Of the forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,9 @@ class DeviceExecutor(TorchExecutor):
             device = self._send(packed, order, wanted, graph_size)
             step.result.t_prepare_ns = self._clock.now_ns()
         with runtime.annotate("forward"):
+            step.timer = runtime.start_timer()
             logits = self._logits(packed, device, wanted, graph_size)
+            step.timer.stop()
         with runtime.annotate("sample"):
             tokens = self._sample(step, logits, order, device)
             if parts:
@@ -168,6 +172,8 @@ class DeviceExecutor(TorchExecutor):
         if step.done is not None and step.tokens is not None:
             with self._runtime.annotate("wait"):
                 step.done.synchronize()
+            if step.timer is not None:
+                result.gpu_forward_ns = step.timer.read_ns()
             token_of = dict(zip(step.names, step.tokens[: len(step.names)].tolist(), strict=True))
             result.sampled_token_ids = {name: token_of[name] for name in step.plan.samples}
         if step.plan.num_scheduled_tokens:

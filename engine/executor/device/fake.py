@@ -91,17 +91,38 @@ class _FakeEvent:
         self._queue.arrive_until(self._position)
 
 
+class _FakeTimer:
+    """Takes a fixed time, and is an error when it is read before its end has come."""
+
+    def __init__(self, queue: _CopyQueue, takes_ns: int) -> None:
+        self._queue = queue
+        self._takes_ns = takes_ns
+        self._end: int | None = None
+
+    def stop(self) -> None:
+        self._end = self._queue.num_queued
+
+    def read_ns(self) -> int:
+        if self._end is None or self._queue.num_arrived < self._end:
+            raise HiddenWaitError("a timer was read before the device had come to its end")
+        return self._takes_ns
+
+
 class _CopyQueue:
     def __init__(self) -> None:
         self.num_queued = 0
         self._waiting: deque[_Copy] = deque()
+
+    @property
+    def num_arrived(self) -> int:
+        return self.num_queued - len(self._waiting)
 
     def add(self, copy: _Copy) -> None:
         self._waiting.append(copy)
         self.num_queued += 1
 
     def arrive_until(self, position: int) -> None:
-        while self._waiting and self.num_queued - len(self._waiting) < position:
+        while self._waiting and self.num_arrived < position:
             self._waiting.popleft().arrive()
 
 
@@ -172,6 +193,8 @@ class FakeRuntime:
         self.num_uploads = 0
         self.num_downloads = 0
         self.ranges: list[str] = []
+        self.forward_ns = 3_000_000
+        """What every timer reads."""
         self._reading = MemoryReading(total_bytes, total_bytes - used_bytes, forward_bytes, forward_bytes)
         self._queue = _CopyQueue()
 
@@ -196,6 +219,9 @@ class FakeRuntime:
 
     def record_event(self) -> _FakeEvent:
         return _FakeEvent(self._queue)
+
+    def start_timer(self) -> _FakeTimer:
+        return _FakeTimer(self._queue, self.forward_ns)
 
     def send_now(self, values: Sequence[int]) -> torch.Tensor:
         return to_device(torch.tensor(values, dtype=torch.int64))

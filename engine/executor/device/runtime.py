@@ -19,6 +19,18 @@ class Event(Protocol):
         ...
 
 
+class Timer(Protocol):
+    """A stretch of the device's work, by the device's clock."""
+
+    def stop(self) -> None:
+        """Behind all work queued so far."""
+        ...
+
+    def read_ns(self) -> int:
+        """Its length. Never waits: an event recorded after :meth:`stop` has come."""
+        ...
+
+
 class Graph(Protocol):
     """Captured work: a replay runs the same kernels on the same addresses, and no Python."""
 
@@ -67,6 +79,10 @@ class DeviceRuntime(Protocol):
 
     def record_event(self) -> Event:
         """An event behind all work queued so far."""
+        ...
+
+    def start_timer(self) -> Timer:
+        """From behind all work queued so far."""
         ...
 
     def capture(self, work: Callable[[], torch.Tensor]) -> Graph:
