@@ -33,6 +33,16 @@ def quiet(rng: np.random.Generator, runs: int) -> NDArray[np.float64]:
     return synthetic(rng, runs, sd=0.02, walk=0.003, spikes=0.02)
 
 
+def drifting(rng: np.random.Generator, runs: int) -> NDArray[np.float64]:
+    """A machine that gets 1 % slower with every run, in one direction: twice as slow after 70 runs."""
+    return np.arange(runs) * 0.01 + rng.normal(0.0, 0.01, runs)
+
+
+def spiky(rng: np.random.Generator, runs: int) -> NDArray[np.float64]:
+    """A calm machine on which one run in ten is hit by something else."""
+    return synthetic(rng, runs, sd=0.02, walk=0.0, spikes=0.10)
+
+
 def measured(rng: np.random.Generator, runs: int) -> NDArray[np.float64]:
     """200 real runs of one program, resampled in stretches of 20 so that their autocorrelation and drift
     survive."""

@@ -112,6 +112,31 @@ def test_identical_levels_are_never_better(tmp_path: Path) -> None:
         assert result.status == "complete"
 
 
+def test_the_other_level_as_baseline_turns_every_ratio_and_verdict_round(tmp_path: Path) -> None:
+    options = {"blocks": 6, "metric": "itl_p99", "values": "64,2048"}
+    effects = {"64": 0.8}
+    one = run(World(effects=effects, sd=0.0), tmp_path, spec_of(**options)).levels[0]
+    two = run(World(effects=effects, sd=0.0), tmp_path, spec_of(**options, baseline="64")).levels[1]
+    assert (one.value, two.value) == (64, 2048)
+    assert (one.verdict, two.verdict) == (Verdict.BETTER, Verdict.WORSE)
+    point, turned = one.ratio["itl_p99"].point, two.ratio["itl_p99"].point
+    assert point is not None
+    assert turned is not None
+    assert point * turned == pytest.approx(1.0)
+
+
+def test_a_machine_slower_throughout_changes_no_ratio(tmp_path: Path) -> None:
+    spec = spec_of(blocks=5, metric="itl_p99", values="64,256")
+    calm = {"64": 0.8, "256": 1.0, "2048": 1.0}
+    one = run(World(effects=calm, seed=3), tmp_path, spec)
+    two = run(World(effects={name: 1.4 * x for name, x in calm.items()}, seed=3), tmp_path, spec)
+    for left, right in zip(one.levels, two.levels, strict=True):
+        assert left.verdict is right.verdict
+        for part in ("point", "low", "high"):
+            expected = getattr(left.ratio["itl_p99"], part)
+            assert getattr(right.ratio["itl_p99"], part) == pytest.approx(expected)
+
+
 def test_a_level_that_costs_goodput_is_worse_and_zero_goodput_is_a_number(tmp_path: Path) -> None:
     world = World(effects={"64": 2.0})
     result = run(world, tmp_path, spec_of(blocks=4, values="64,1024", metric="goodput_ratio", delta="10%"))

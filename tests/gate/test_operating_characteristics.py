@@ -76,13 +76,10 @@ def test_power_rises_with_the_slow_down() -> None:
     assert caught[-1] >= 294
 
 
-def test_drift_alone_is_no_regression() -> None:
-    """A machine that gets 1 % slower with every run, in one direction."""
-
-    def drifting(rng: np.random.Generator, runs: int) -> NDArray[np.float64]:
-        return np.arange(runs) * 0.01 + rng.normal(0.0, 0.01, runs)
-
-    assert play(drifting, (0.0, 0.0, 0.0), 6, 500)[GateVerdict.FAIL] == 0
+@pytest.mark.parametrize("model", [noise.drifting, noise.spiky])
+def test_drift_alone_and_spikes_alone_are_no_regression(model: Noise) -> None:
+    found = play(model, (0.0, 0.0, 0.0), 6, REPLICATES)
+    assert found[GateVerdict.FAIL] <= most(0.005, REPLICATES)
 
 
 def test_all_base_then_all_head_would_have_failed_on_that_drift() -> None:
