@@ -17,7 +17,7 @@ import triton.language as tl
 
 from engine.kernels.triton import launch
 from engine.kernels.triton.fp8 import decode_e4m3
-from engine.kernels.triton.launch import decode_config, next_power_of_two
+from engine.kernels.triton.launch import decode_config
 from engine.kernels.triton.platform import FP8_NONE, current_platform
 
 LOG2_E = math.log2(math.e)
@@ -222,7 +222,7 @@ def decode_attention(
     splits = num_splits if workspace is not None else 1
     min_split = launch.min_split_tokens(platform.arch) if min_split_tokens is None else min_split_tokens
     partial, lse = (q, q) if workspace is None else (workspace.partial, workspace.lse)
-    block_d = next_power_of_two(head_size)
+    block_d = launch.padded_head_size(head_size)
     decode_attention_kernel[(rows, num_kv_heads, splits)](
         q, key_cache, value_cache, out, partial, lse,
         block_table, seq_lens, query_start_loc,

@@ -32,6 +32,20 @@ def next_power_of_two(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
 
 
+def padded_head_size(head_size: int) -> int:
+    """Columns of a tile of heads: a power of two that a matrix product takes."""
+    return max(_MIN_DOT, next_power_of_two(head_size))
+
+
+def _family(arch: int) -> int:
+    """The compiled architecture whose table entries ``arch`` takes: small Blackwells and Adas have Ampere's
+    matrix instructions, and less shared memory than sm_90.
+    """
+    if arch == 90:
+        return 90
+    return 100 if 100 <= arch < 110 else 80
+
+
 def norm_config(size: int) -> LaunchConfig:
     """RMSNorm over rows of ``size`` elements: 8 to 32 elements a thread."""
     block = next_power_of_two(size)
@@ -47,7 +61,7 @@ def decode_config(arch: int, head_size: int, group: int, element_size: int) -> L
     """Paged decode attention.
 
     Args:
-        arch: compute capability (80, 90, 100), 0 for the interpreter.
+        arch: compute capability, 0 for the interpreter.
         head_size: D.
         group: query heads that share a KV head.
         element_size: bytes of the query's type; fp8 caches are computed in it as well.
@@ -55,14 +69,14 @@ def decode_config(arch: int, head_size: int, group: int, element_size: int) -> L
     tile_m = max(_MIN_DOT, next_power_of_two(group))
     if arch == 0:
         return LaunchConfig(tile_m, 16, 1, 1)
-    wide = next_power_of_two(head_size) * element_size
+    wide = padded_head_size(head_size) * element_size
     if element_size == 4:
         return LaunchConfig(tile_m, 16, 4, 1)
     if wide <= 128:
         return LaunchConfig(tile_m, 128, 4, 3)
     if wide <= 256:
         return LaunchConfig(tile_m, 64, 4, 3)
-    return LaunchConfig(tile_m, 32, 4, 3 if arch >= 90 else 2)
+    return LaunchConfig(tile_m, 32, 4, 3 if _family(arch) >= 90 else 2)
 
 
 def prefill_config(arch: int, head_size: int, element_size: int) -> LaunchConfig:
@@ -72,16 +86,16 @@ def prefill_config(arch: int, head_size: int, element_size: int) -> LaunchConfig
     """
     if arch == 0:
         return LaunchConfig(16, 16, 1, 1)
-    wide = next_power_of_two(head_size)
+    family, wide = _family(arch), padded_head_size(head_size)
     if element_size == 4:
-        return LaunchConfig(16, 16, 8 if arch >= 100 else 4, 1)
+        return LaunchConfig(16, 16, 8 if family >= 100 else 4, 1)
     if wide <= 64:
-        return LaunchConfig(128, 64, 4 if arch >= 90 else 8, 3)
+        return LaunchConfig(128, 64, 4 if family >= 90 else 8, 3)
     if wide <= 128:
-        return LaunchConfig(128, 64, 8, 3) if arch >= 90 else LaunchConfig(128, 32, 8, 3)
-    if arch >= 100:
+        return LaunchConfig(128, 64, 8, 3) if family >= 90 else LaunchConfig(128, 32, 8, 3)
+    if family >= 100:
         return LaunchConfig(128, 32, 8, 2)
-    return LaunchConfig(64, 32, 8, 2 if arch >= 90 else 3)
+    return LaunchConfig(64, 32, 8, 2 if family >= 90 else 3)
 
 
 MIN_SPLIT_TOKENS = 256

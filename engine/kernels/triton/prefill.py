@@ -15,7 +15,7 @@ import triton.language as tl
 
 from engine.kernels.triton.decode import LOG2_E
 from engine.kernels.triton.fp8 import decode_e4m3
-from engine.kernels.triton.launch import next_power_of_two, prefill_config
+from engine.kernels.triton.launch import next_power_of_two, padded_head_size, prefill_config
 from engine.kernels.triton.platform import FP8_NONE, current_platform
 
 
@@ -174,7 +174,7 @@ def prefill_attention(
         seq_lens if k_scale is None else k_scale, seq_lens if v_scale is None else v_scale,
         scale * LOG2_E, rows, q.stride(0), out.stride(0), block_table.stride(0),
         key_cache.stride(0), key_cache.stride(1), key_cache.stride(2),
-        GROUP=group, HEAD_SIZE=head_size, BLOCK_D=next_power_of_two(head_size), BLOCK_SIZE=block_size,
+        GROUP=group, HEAD_SIZE=head_size, BLOCK_D=padded_head_size(head_size), BLOCK_SIZE=block_size,
         TILE_M=tile_m, TILE_N=config.tile_n, WINDOW=sliding_window, SKIP_DECODES=skip_decodes,
         FP8=platform.fp8 if key_cache.dtype == torch.uint8 else FP8_NONE, WIDE_DOT=platform.wide_dot,
         num_warps=config.num_warps, num_stages=config.num_stages,
