@@ -245,30 +245,43 @@ class PagedAttention {
   }
 
   // Scores to weights exp(scale * (score - max)); tokens after the row's own position, and places that hold none, get zero.
+  // All rows' maxima first: a reduction takes long, and rows don't wait for each other's.
   void softmax(int first_position, int row, int rows, int subs, const Tile& t, const Scratch& s) const {
+    const auto visible = [&](int r) { return first_position + (row + r) / group_ + 1; };
+    // Sub-blocks without holes that the row sees as a whole come first; they need no mask.
+    const auto whole = [&](int r) {
+      return g_.block_size % kLanes ? 0 : std::min(subs, std::max(0, visible(r) - t.first_token[0]) / kLanes);
+    };
     for (int r = 0; r < rows; ++r) {
-      const int visible = first_position + (row + r) / group_ + 1;
+      const float* scores = s.scores + r * kTileTokens;
+      s.tile_max[r] = scale_log2_ * (whole(r) == kTileSubBlocks
+                                         ? row_peak(scores, kTileSubBlocks, kTileSubBlocks, visible(r), t)
+                                         : row_peak(scores, whole(r), subs, visible(r), t));
+    }
+    for (int r = 0; r < rows; ++r) {
       const float* scores = s.scores + r * kTileTokens;
       T* weights = reinterpret_cast<T*>(s.weights) + r * kTileTokens;
-      // Sub-blocks without holes that the row sees as a whole come first; they need no mask.
-      const int whole = g_.block_size % kLanes ? 0 : std::min(subs, std::max(0, visible - t.first_token[0]) / kLanes);
-      if (whole == kTileSubBlocks)
-        softmax_row(scores, weights, kTileSubBlocks, kTileSubBlocks, visible, t, s.tile_max[r], s.tile_sum[r]);
-      else
-        softmax_row(scores, weights, whole, subs, visible, t, s.tile_max[r], s.tile_sum[r]);
+      s.tile_sum[r] = whole(r) == kTileSubBlocks
+                          ? row_weights(scores, weights, kTileSubBlocks, kTileSubBlocks, visible(r), t, s.tile_max[r])
+                          : row_weights(scores, weights, whole(r), subs, visible(r), t, s.tile_max[r]);
     }
   }
 
-  WB_INLINE void softmax_row(const float* scores, T* weights, int whole, int subs, int visible, const Tile& t, float& max,
-                             float& sum) const {
-    const auto masked = [&](int i, v16f x, float otherwise) {
-      return lane_index() < std::min(visible - t.first_token[i], t.capacity[i]) ? x : splat(otherwise);
-    };
+  static WB_INLINE v16f masked(const Tile& t, int sub, int visible, v16f x, float otherwise) {
+    return lane_index() < std::min(visible - t.first_token[sub], t.capacity[sub]) ? x : splat(otherwise);
+  }
+
+  WB_INLINE float row_peak(const float* scores, int whole, int subs, int visible, const Tile& t) const {
     v16f peaks = splat(kMinusInf);
 #pragma GCC unroll 16
     for (int i = 0; i < whole; ++i) peaks = max16(peaks, load16(scores + i * kLanes));
-    for (int i = whole; i < subs; ++i) peaks = max16(peaks, masked(i, load16(scores + i * kLanes), kMinusInf));
-    max = reduce_max(peaks) * scale_log2_;
+    for (int i = whole; i < subs; ++i) peaks = max16(peaks, masked(t, i, visible, load16(scores + i * kLanes), kMinusInf));
+    return reduce_max(peaks);
+  }
+
+  // Returns the sum of the row's weights. `max` is in units of the exponent of two.
+  WB_INLINE float row_weights(const float* scores, T* weights, int whole, int subs, int visible, const Tile& t,
+                              float max) const {
     const v16f scale = splat(scale_log2_), shift = splat(-max);
     v16f sums = {};
 #pragma GCC unroll 4
@@ -278,11 +291,11 @@ class PagedAttention {
       store16(weights + i * kLanes, w);
     }
     for (int i = whole; i < subs; ++i) {
-      const v16f w = masked(i, exp2_16(fma16(load16(scores + i * kLanes), scale, shift)), 0.0f);
+      const v16f w = masked(t, i, visible, exp2_16(fma16(load16(scores + i * kLanes), scale, shift)), 0.0f);
       sums += w;
       store16(weights + i * kLanes, w);
     }
-    sum = reduce_add(sums);
+    return reduce_add(sums);
   }
 
   // Unwritten places may hold anything, NaN included, and zero times NaN is NaN: give such sub-blocks a clean copy.
