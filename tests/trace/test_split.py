@@ -181,6 +181,27 @@ def test_the_sequence_that_ends_last_decides_and_strangers_have_no_parts():
     assert split_requests([{**row, "sent_ns": None}], lives) == []
 
 
+def test_a_request_that_never_came_to_the_core_was_in_the_front_end():
+    splits, lives, _, _ = traced(EngineConfig.create(block_size=4, max_num_seqs=8), [(0, 4, 9)])
+    sent = splits[0].sent_ns
+    row = {
+        **dict.fromkeys(("intended_ns", "released_ns", "first_token_ns", "last_token_ns", "output_tokens")),
+        "request_id": "x",
+        "phase": "measure",
+        "group": "",
+        "status": "cancelled",
+        "prompt_tokens": 4,
+        "sent_ns": sent,
+        "close_ns": sent + 700,
+    }
+    (one,) = split_requests([row], lives)
+    assert (one.life, one.first_parts) == (None, None)
+    assert one.parts == {**dict.fromkeys(PARTS, 0), "front_end": 700}
+    # Not when the trace had ended, nor of a request that was answered: then rows are missing.
+    for change in ({"close_ns": splits[0].end_ns + 10**9}, {"status": "ok"}):
+        assert split_requests([{**row, **change}], lives)[0].parts is None
+
+
 def test_a_client_that_left_does_not_wait_for_the_engine():
     splits, lives, _, _ = traced(EngineConfig.create(block_size=4, max_num_seqs=8), [(0, 4, 9)])
     life = lives["r0"][0]

@@ -42,7 +42,7 @@ PARTS = (FRONT_END, *ENGINE_STATES, OUTPUT)
 @dataclass(frozen=True, slots=True)
 class RequestSplit:
     """One request. ``parts`` sums to ``end_ns - sent_ns``, ``first_parts`` to ``first_ns - sent_ns``; both
-    are None where the engine's trace has nothing about the request.
+    are None where the engine's trace can't tell.
     """
 
     request_id: str
@@ -100,8 +100,10 @@ def split_requests(
 ) -> list[RequestSplit]:
     """Join client rows with the engine's lives by request id. Requests that were never sent are left out.
 
-    Of several sequences of one request the one that ended last decides: the client waited for it.
+    Of several sequences of one request the one that ended last decides: the client waited for it. A request
+    that failed or was given up while the trace went on, and that the core never saw, was in the front end.
     """
+    traced_until = max((life.end_ns for many in lives.values() for life in many), default=0)
     found = []
     for row in requests:
         sent = row["sent_ns"]
@@ -113,6 +115,10 @@ def split_requests(
         due = row["intended_ns"] if row["intended_ns"] is not None else row["released_ns"]
         released = row["released_ns"]
         first = row["first_token_ns"]
+        end = max(end, sent)
+        parts = None if life is None else cut(life, sent, end)
+        if life is None and row["status"] != "ok" and first is None and end <= traced_until:
+            parts = {**dict.fromkeys(PARTS, 0), FRONT_END: end - sent}
         found.append(
             RequestSplit(
                 request_id=row["request_id"],
@@ -120,14 +126,14 @@ def split_requests(
                 group=row["group"],
                 status=row["status"],
                 sent_ns=sent,
-                end_ns=max(end, sent),
+                end_ns=end,
                 first_ns=first,
                 client_lag_ns=max(0, sent - due) if due is not None else 0,
                 held_back_ns=max(0, released - due) if due is not None and released is not None else 0,
                 prompt_tokens=row["prompt_tokens"],
                 output_tokens=row["output_tokens"],
                 life=life,
-                parts=None if life is None else cut(life, sent, max(end, sent)),
+                parts=parts,
                 first_parts=None if life is None or first is None else cut(life, sent, first, first=True),
             )
         )
