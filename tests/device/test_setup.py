@@ -109,22 +109,22 @@ class MeteredBackend(GraphSafeBackend):
 
 
 def test_the_kv_cache_gets_what_the_largest_step_leaves() -> None:
-    """Of 1000 MiB, others hold 70 and torch's allocator 130; a step of 64 tokens peaks at 164 MiB, graphs of
-    4 requests take 4 more.
+    """Of 1000 MiB, others hold 70 and torch's allocator 130; a step of 8 tokens peaks at 108 MiB, graphs of
+    2 requests take 2 more.
     """
     runtime = FakeRuntime()
     runtime._reading = MemoryReading(1000 * MIB, 800 * MIB, 130 * MIB, 100 * MIB)
-    settings = DeviceSettings(8, 96, 4, 64, (2, 4))
+    settings = DeviceSettings(2, 96, 4, 8, (1, 2))
 
     runtime.reset_peak = lambda: setattr(  # type: ignore[method-assign]
         runtime, "_reading", MemoryReading(1000 * MIB, 800 * MIB, 130 * MIB, 100 * MIB)
     )
     room = device_room(runtime, MeteredBackend(runtime), settings, 0.9)
     assert room == Room(
-        (900 - 70 - 164 - 4) * MIB, (1000 - 70 - 164 - 4) * MIB, "gpu_memory_utilization", 0.9
+        (900 - 70 - 108 - 2) * MIB, (1000 - 70 - 108 - 2) * MIB, "gpu_memory_utilization", 0.9
     )
-    eager = device_room(runtime, MeteredBackend(runtime), DeviceSettings(8, 96, 4, 64), 0.9)
-    assert eager.default == (900 - 70 - 164) * MIB
+    eager = device_room(runtime, MeteredBackend(runtime), DeviceSettings(2, 96, 4, 8), 0.9)
+    assert eager.default == (900 - 70 - 108) * MIB
 
 
 def test_blocks_from_room(folder: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_rank_on_a_device(folder: Path) -> None:
     """All of the factory but the hardware: memory profile, graphs of the Triton backend, a step."""
     config = EngineConfig.create(
         model=str(folder), attention_backend="triton", dtype="float32", max_num_seqs=2, max_model_len=32,
-        max_num_batched_tokens=16, cudagraph_capture_sizes="2",
+        max_num_batched_tokens=4, cudagraph_capture_sizes="2",
     )  # fmt: skip
     runtime = FakeRuntime()
     parts = RankParts(config, Shard(), CPU, load_model(config), 1, runtime)
