@@ -43,8 +43,11 @@ def diagnose(
     from experiments.diagnosis.diagnose import diagnose_run
     from workbench.runstore import RunStore
 
+    def complain(text: str) -> None:
+        typer.echo(f"note: {text}", err=True)
+
     store = RunStore(runs_dir)
-    found = diagnose_run(store.open(run), [store.open(name) for name in against or ()])
+    found = diagnose_run(store.open(run), [store.open(name) for name in against or ()], complain)
     show(found, Console(stderr=as_json, highlight=False))
     if as_json:
         typer.echo(found.model_dump_json())

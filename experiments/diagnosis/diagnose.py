@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
 from experiments.diagnosis.bundle import RunBundle
 from experiments.diagnosis.cache import diagnose_cache
@@ -15,6 +16,8 @@ from experiments.diagnosis.queueing import diagnose_queueing
 from experiments.diagnosis.workload_file import write_workload
 from workbench.atomic import write_json
 from workbench.runstore import Run
+
+logger = logging.getLogger(__name__)
 
 _CONSEQUENCE_OF_PREEMPTION = frozenset({"kv_blocks"})
 
@@ -42,18 +45,27 @@ def diagnose(bundle: RunBundle, references: Sequence[RunBundle] = ()) -> Diagnos
     )
 
 
-def diagnose_run(run: Run, references: Sequence[Run] = ()) -> Diagnosis:
+def diagnose_run(
+    run: Run, references: Sequence[Run] = (), complain: Callable[[str], None] = logger.warning
+) -> Diagnosis:
     """Read, diagnose, and leave ``findings.json`` in the run's folder, with the traffic of the experiments
     that it proposes where no preset names it (``workload.toml``).
+
+    Args:
+        complain: told, in a line, when the folder can't be written.
 
     Raises:
         RunCorruptError: a table can't be read.
     """
     bundle = RunBundle.read(run)
     found = diagnose(bundle, [RunBundle.read(one) for one in references])
-    if found.top is not None:
-        write_workload(bundle)
-    write_json(run.path / FINDINGS, found.model_dump(mode="json"))
+    try:
+        if found.top is not None:
+            write_workload(bundle)
+        write_json(run.path / FINDINGS, found.model_dump(mode="json"))
+    except OSError as error:
+        # A store that others own may be read-only: the verdict is worth as much.
+        complain(f"{FINDINGS} is not stored: {error.strerror or error}")
     return found
 
 

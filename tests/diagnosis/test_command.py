@@ -85,6 +85,15 @@ def test_a_run_without_requests_or_tables_abstains(tmp_path, capsys):
     assert {f["verdict"] for f in json.loads(capsys.readouterr().out)["findings"]} == {"abstain"}
 
 
+def test_a_folder_that_can_not_be_written_costs_a_note_not_the_verdict(tmp_path, capsys):
+    store(tmp_path, world_of("two places in the batch"), "slow")
+    (tmp_path / "slow" / "findings.json").mkdir()
+    assert main(["diagnose", "slow", "--runs-dir", str(tmp_path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["findings"][0]["cause"] == "max_num_seqs"
+    assert "note: findings.json is not stored: " in err
+
+
 def test_split_of_a_stored_run(tmp_path):
     store(tmp_path, world_of("KV at 40 % of the peak demand"), "run")
     frame = split_frame(split_run(RunStore(tmp_path).open("run")))
