@@ -30,7 +30,9 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    target: Annotated[str, typer.Argument(metavar="RUN|SWEEP", help="Id or folder of a run or a sweep.")],
+    target: Annotated[
+        str, typer.Argument(metavar="RUN|SWEEP|GATE", help="Id or folder of a run, a sweep or a gate.")
+    ],
     form: Annotated[
         Format,
         typer.Option("--format", help="html: one offline page; md: for a comment; csv: plotted series."),
@@ -40,8 +42,9 @@ def report(
     ] = None,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Write a report of a run or a sweep and print its path."""
+    """Write a report of a run, a sweep or a gate and print its path."""
     from engine.errors import InvalidInputError
+    from reports.gate_page import find_gate
     from reports.html import REPORT_FILE, write_text
     from reports.sweeps import find_sweep
     from workbench.errors import RunCorruptError
@@ -49,10 +52,11 @@ def report(
 
     store = RunStore(runs_dir)
     try:
-        folder = find_sweep(store.root, target)
-        run = None if folder else _open(store, target)
-        place = run.path if run else folder
-        text = _render(form, folder, run)
+        sweep = find_sweep(store.root, target)
+        gate = None if sweep else find_gate(store.root, target)
+        run = None if sweep or gate else _open(store, target)
+        place = sweep or gate or (run.path if run else None)
+        text = _render(form, sweep, gate, run)
         if out is not None and str(out) == "-":
             typer.echo(text, nl=False)
             return
@@ -70,12 +74,12 @@ def _open(store: RunStore, target: str) -> Run:
     try:
         return store.open(target)
     except InvalidInputError as error:
-        allowed = f"a run or sweep under {store.root}, or its folder (see: workbench runs list)"
+        allowed = f"a run, sweep or gate under {store.root}, or its folder (see: workbench runs list)"
         raise (error if "unique" in str(error) else InvalidInputError("target", target, allowed)) from None
 
 
-def _render(form: Format, folder: Path | None, run: Run | None) -> str:
-    from reports import html, markdown, series
+def _render(form: Format, sweep: Path | None, gate: Path | None, run: Run | None) -> str:
+    from reports import gate_page, html, markdown, series
 
     if run is not None:
         by_format = {
@@ -84,12 +88,19 @@ def _render(form: Format, folder: Path | None, run: Run | None) -> str:
             Format.CSV: series.run_csv,
         }
         return by_format[form](run)
+    if gate is not None:
+        of_gate = {
+            Format.HTML: html.gate_html,
+            Format.MARKDOWN: gate_page.gate_markdown,
+            Format.CSV: series.gate_csv,
+        }
+        return of_gate[form](gate)
     of_sweep = {
         Format.HTML: html.sweep_html,
         Format.MARKDOWN: markdown.sweep_markdown,
         Format.CSV: series.sweep_csv,
     }
-    return of_sweep[form](Path(folder or "."))
+    return of_sweep[form](Path(sweep or "."))
 
 
 def dashboard(

@@ -1,9 +1,10 @@
-"""Self-contained HTML pages: one per sweep, one per run. No network, everything from a bundle is escaped."""
+"""Self-contained HTML pages: one per sweep, run and gate. No network, everything from a bundle is escaped."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from reports.gate_page import gate_context
 from reports.render import page
 from reports.run_page import run_context
 from reports.sweep_page import sweep_context
@@ -36,6 +37,20 @@ def write_run_report(run: Run) -> Path:
 def run_html(run: Run) -> str:
     """The page of a run as text."""
     return page("run.html.j2", **run_context(run))
+
+
+def write_gate_report(folder: Path) -> Path:
+    """Write ``report.html`` into the folder of a gate.
+
+    Raises:
+        RunCorruptError: ``gate.json`` can't be read.
+    """
+    return write_text(folder / REPORT_FILE, gate_html(folder))
+
+
+def gate_html(folder: Path) -> str:
+    """The page of a gate as text."""
+    return page("gate.html.j2", **gate_context(folder))
 
 
 def write_text(path: Path, text: str) -> Path:

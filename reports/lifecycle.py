@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 QUEUE, PREFILL, DECODE, PREEMPTED = "waiting", "prefill", "decode", "preempted"
+GAP = "between chunks"
 TO_FIRST, STREAMING = "to first token", "streaming"
 
 
@@ -33,10 +34,16 @@ class _State:
     waiting_since: float | None = None
     was_preempted: bool = False
     decode_since: float | None = None
+    gap_since: float | None = None
+    """End of a chunk that did not complete the prompt."""
+    gap_step: int | None = None
 
 
-def engine_spans(events: pd.DataFrame, steps: pd.DataFrame | None) -> list[Span]:
-    """Spans of all requests in ``events`` (time order). A prefill chunk lasts as long as its step does.
+def engine_spans(
+    events: pd.DataFrame, steps: pd.DataFrame | None, until_s: float | None = None
+) -> list[Span]:
+    """Spans of all requests in ``events`` (time order). A prefill chunk lasts as long as its step does; what
+    has not ended lasts until ``until_s`` (default: the last stamp there is).
 
     The engine notes every chunk of a prefill, but not every decoded token: a request decodes from the end of
     its last chunk until it finishes or is preempted.
@@ -50,6 +57,7 @@ def engine_spans(events: pd.DataFrame, steps: pd.DataFrame | None) -> list[Span]
     owner: dict[str, str] = {}
     found: list[Span] = []
     last = max([float(events["t_s"].max()) if len(events) else 0.0, *(end for _, end in times.values())])
+    last = last if until_s is None else max(last, until_s)
     for row in events.to_dict("records"):
         core = str(row["core_id"])
         owner[core] = str(row["request_id"])
@@ -77,20 +85,32 @@ def _advance(
         if state.waiting_since is not None:
             yield Span(request, _waiting(state), state.waiting_since, max(start, state.waiting_since))
             state.waiting_since, state.was_preempted = None, False
+        if step is None or state.gap_step is None or step > state.gap_step + 1:
+            # A step in between has passed the request over.
+            yield from _close_gap(state, request, start)
         yield Span(request, PREFILL, start, end, tokens, step)
-        if (mark or 0) + (tokens or 0) >= state.target:
-            state.decode_since = end
+        complete = (mark or 0) + (tokens or 0) >= state.target
+        state.decode_since = end if complete else state.decode_since
+        state.gap_since, state.gap_step = (None, None) if complete else (end, step)
     elif kind == "preempted":
         if state.decode_since is not None:
             # It had computed all but its newest token: everything comes again before it can go on.
             state.target = max(state.target, (tokens or 0) + 1)
         yield from _close_decode(state, request, now)
+        yield from _close_gap(state, request, now)
         state.waiting_since, state.was_preempted = now, True
     elif kind == "finished":
         if state.waiting_since is not None:
             yield Span(request, _waiting(state), state.waiting_since, max(now, state.waiting_since))
         yield from _close_decode(state, request, now)
+        yield from _close_gap(state, request, now)
         state.waiting_since = None
+
+
+def _close_gap(state: _State, request: str, until: float) -> Iterator[Span]:
+    if state.gap_since is not None and until > state.gap_since:
+        yield Span(request, GAP, state.gap_since, until)
+    state.gap_since = None
 
 
 def _close_decode(state: _State, request: str, until: float) -> Iterator[Span]:

@@ -8,6 +8,7 @@ subtracted as integers before they become floats, so nothing is lost to rounding
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,7 @@ _STEP_COLUMNS = [
     *("admission_stop", "kv_used", "kv_free", "kv_cached", "num_preempted", "preempted_tokens"),
 ]
 _EVENT_COLUMNS = ["t_ns", "request_id", "core_id", "kind", "step_id", "tokens", "value", "detail"]
+_SHOWN_GAPS = 1_500
 
 
 @dataclass(frozen=True)
@@ -75,23 +77,29 @@ class RunData:
         )
 
     def gaps(self) -> pd.DataFrame | None:
-        """Gaps between token events of one request: ``itl_ms`` with its weight ``tokens``, and when:
-        ``t_s``.
+        """Gaps between token events of one request, by size: ``itl_ms`` and its weight ``tokens``.
+
+        Above 1,500 gaps neighbours are merged: a row then stands for ``gaps`` of them, with the largest
+        ``itl_ms`` and all their tokens. A cumulated share is exact at every row. Equal gaps are one row, and
+        the 500 longest are never merged with others.
         """
-        table = _arrow(self.path, "chunks", ["request_id", "recv_ns", "n_tokens", "kind"])
+        table = _arrow(self.path, "chunks", ["request_id", "recv_ns", "n_tokens"])
         requests = _arrow(self.path, "requests", ["request_id", "phase"])
         if table is None or requests is None:
             return None
+        measured = requests.filter(pc.equal(requests["phase"], "measure"))["request_id"]
+        owner = pc.index_in(table["request_id"], value_set=measured.combine_chunks())
+        events = pa.table({"owner": owner, "recv_ns": table["recv_ns"], "n_tokens": table["n_tokens"]})
         return _sql(
-            f"""SELECT request_id, gap / 1e6 / n_tokens AS itl_ms, n_tokens AS tokens,
-                (recv_ns - {self.origin_ns}) / 1e9 AS t_s
-            FROM (SELECT request_id, recv_ns, n_tokens,
-                    recv_ns - lag(recv_ns) OVER (PARTITION BY request_id ORDER BY recv_ns) AS gap
-                  FROM data WHERE n_tokens >= 1
-                    AND request_id IN (SELECT request_id FROM other WHERE phase = 'measure'))
-            WHERE gap IS NOT NULL ORDER BY recv_ns""",
-            table,
-            requests,
+            f"""WITH gap AS (SELECT n_tokens AS tokens,
+                    recv_ns - lag(recv_ns) OVER (PARTITION BY owner ORDER BY recv_ns) AS gap_ns
+                FROM data WHERE n_tokens >= 1 AND owner IS NOT NULL),
+            ranked AS (SELECT gap_ns / 1e6 / tokens AS itl_ms, tokens, count(*) OVER () AS n,
+                    rank() OVER (ORDER BY gap_ns / tokens) AS r FROM gap WHERE gap_ns IS NOT NULL)
+            SELECT max(itl_ms) AS itl_ms, sum(tokens)::BIGINT AS tokens, count(*) AS gaps FROM ranked
+            GROUP BY CASE WHEN n - r < 500 THEN r ELSE r // ((n + {_SHOWN_GAPS - 1}) // {_SHOWN_GAPS}) - n END
+            ORDER BY itl_ms""",
+            events,
         )
 
     def tokens_over_time(self, bucket_s: float) -> pd.DataFrame | None:
@@ -129,14 +137,33 @@ class RunData:
             table,
         )
 
-    def events(self) -> pd.DataFrame | None:
-        """Engine events in time order, with ``t_s``. ``kind`` as in ``engine.trace.records.EventKind``."""
+    def events(self, ids: Sequence[str] | None = None) -> pd.DataFrame | None:
+        """Engine events in time order, with ``t_s``, of all requests or of those in ``ids``. ``kind`` as in
+        ``engine.trace.records.EventKind``.
+        """
         table = _arrow(self.path, "events", _EVENT_COLUMNS)
         if table is None:
             return None
+        if ids is not None:
+            table = table.filter(pc.is_in(table["request_id"], value_set=pa.array(list(ids), pa.string())))
         return _sql(
             f"""SELECT * EXCLUDE (t_ns), (t_ns - {self.origin_ns}) / 1e9 AS t_s
             FROM data ORDER BY t_ns, step_id""",
+            table,
+        )
+
+    def lives(self) -> pd.DataFrame | None:
+        """When the engine had each request: ``request_id``, ``from_s``, ``to_s`` (null: it never finished),
+        by beginning.
+        """
+        table = _arrow(self.path, "events", ["t_ns", "request_id", "kind"])
+        if table is None:
+            return None
+        return _sql(
+            f"""SELECT request_id, (min(t_ns) - {self.origin_ns}) / 1e9 AS from_s,
+                CASE WHEN count(*) FILTER (kind = 'finished') >= count(*) FILTER (kind = 'queued')
+                    THEN (max(t_ns) - {self.origin_ns}) / 1e9 END AS to_s
+            FROM data GROUP BY request_id ORDER BY from_s, request_id""",
             table,
         )
 

@@ -11,6 +11,7 @@ from reports import run_view
 from reports.facts import fact_list
 from reports.findings import load_findings
 from reports.run_data import RunData
+from reports.run_figures import run_figures
 from reports.run_view import Tables
 from workbench.errors import RunCorruptError
 from workbench.runstore import Run
@@ -19,6 +20,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("summary", "Summary"),
     ("diagnosis", "Diagnosis"),
     ("latency", "Latency"),
+    ("parts", "Where the time goes"),
     ("timeline", "Timeline"),
     ("steps", "Engine steps"),
     ("hardware", "Hardware"),
@@ -32,8 +34,7 @@ _SHOWN_REQUESTS = 15
 def run_context(run: Run) -> dict[str, Any]:
     """Everything ``run.html.j2`` prints; what can't be read is named on the page instead."""
     manifest = run.manifest
-    data = RunData.of(run.path, manifest)
-    tables = Tables.read(data)
+    tables = Tables.read(RunData.of(run.path, manifest))
     problems = list(tables.problems)
     try:
         metrics = run.metrics()
@@ -57,7 +58,7 @@ def run_context(run: Run) -> dict[str, Any]:
         "diagnosis": diagnosis,
         "latency": run_view.latency_table(metrics),
         "statistics": run_view.STATISTICS,
-        "figures": run_view.figures(data, tables, metrics, manifest),
+        "figures": run_figures(run, tables, metrics),
         "slowest": slowest(tables.requests),
         "total": 0 if tables.requests is None else len(tables.requests),
         "environment": run_view.facts(manifest),

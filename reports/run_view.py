@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from engine.errors import InvalidInputError
 from reports.facts import Tile, fact_list
-from reports.figures import latency, style, telemetry, timeline
-from reports.figures import steps as step_figures
 from reports.figures.compare import interval
-from reports.lifecycle import Span, client_spans, engine_spans
+from reports.lifecycle import Span
 from reports.metric_names import metric_name, number, with_unit
 from reports.pairing import level_key
-from reports.render import Figure
 from reports.run_data import RunData
+from reports.spans import Alive, SpanSource
 from workbench.errors import RunCorruptError
 from workbench.manifest import Manifest
 from workbench.metrics import flat
@@ -32,11 +30,12 @@ STATISTICS: tuple[str, ...] = ("mean", "p50", "p90", "p99", "max")
 class Tables:
     """The tables of a run; None where the run has none, with the reason in ``problems``."""
 
+    data: RunData
     requests: pd.DataFrame | None
     gaps: pd.DataFrame | None
     steps: pd.DataFrame | None
-    events: pd.DataFrame | None
     telemetry: pd.DataFrame | None
+    lives: SpanSource
     problems: list[str]
 
     @classmethod
@@ -44,21 +43,35 @@ class Tables:
         """Read all; a table that can't be read is left out and named."""
         found: dict[str, pd.DataFrame | None] = {}
         problems: list[str] = []
-        for name in ("requests", "gaps", "steps", "events", "telemetry"):
+        for name in ("requests", "gaps", "steps", "telemetry", "lives"):
             try:
                 found[name] = getattr(data, name)()
             except RunCorruptError as error:
                 found[name] = None
                 problems.append(str(error))
-        return cls(**found, problems=list(dict.fromkeys(problems)))
+        lives = SpanSource(data, found["requests"], found["steps"], found.pop("lives"))
+        return cls(data, **found, lives=lives, problems=list(dict.fromkeys(problems)))
+
+    @property
+    def traced(self) -> bool:
+        """Are there events of the engine?"""
+        return self.lives.traced
+
+    @property
+    def events(self) -> pd.DataFrame | None:
+        """All events of the engine, read anew: ``lives`` reads only those that are needed."""
+        return self.data.events()
 
     def spans(self) -> tuple[list[Span], str]:
-        """Phases of all requests and where they come from: the engine's events, else client stamps."""
-        if self.events is not None and len(self.events):
-            return engine_spans(self.events, self.steps), "engine events"
-        if self.requests is not None:
-            return client_spans(self.requests), "client stamps"
-        return [], "no stamps"
+        """Phases of all requests and where they come from. For runs that are known to be small: ``lives``
+        gives those of a window.
+        """
+        return self.lives.all(), self.lives.source
+
+    def alive(self, window: tuple[float, float] | None = None) -> Alive:
+        """What a timeline of ``window`` (seconds; None: the whole run) shows."""
+        start, end = window or (-math.inf, math.inf)
+        return self.lives.window(start, end)
 
     def duration_s(self) -> float:
         """From the first request to the last stamp of any table, in seconds."""
@@ -120,69 +133,6 @@ def latency_table(metrics: Mapping[str, Any] | None) -> list[tuple[str, dict[str
         for name in LATENCY_ROWS
         if isinstance(found.get(name), Mapping) and found[name].get("n")
     ]
-
-
-def figures(
-    data: RunData, tables: Tables, metrics: Mapping[str, Any] | None, manifest: Manifest
-) -> list[Figure]:
-    """Every figure of a run's page, in order."""
-    spans, source = tables.spans()
-    samples = latency.latencies(tables.requests, tables.gaps)
-    end = tables.duration_s()
-    width, window = bucket(end), (0.0, end) if end > 0 else None
-    lost = telemetry.unavailable(tables.telemetry) if tables.telemetry is not None else ""
-    return [
-        Figure(
-            "fig-latency",
-            "Distribution of latencies",
-            "Share of requests (TTFT, E2E) or tokens (ITL) at most this slow; dashed: the SLO.",
-            latency.ecdf({display_name(manifest): samples}, slo_bounds(metrics, manifest)),
-        ),
-        Figure(
-            "fig-timeline",
-            "Requests over time above the engine's steps",
-            "A row per request in the order they were sent; on the same time axis, what the engine did. "
-            "Drag to zoom: all strips follow.",
-            timeline.timeline(spans, tables.requests, tables.steps, window, source),
-        ),
-        Figure(
-            "fig-throughput",
-            "Output tokens per second over time",
-            "Tokens counted by the time they arrived at the client.",
-            _throughput(data, width, tables.requests),
-        ),
-        Figure(
-            "fig-phases",
-            "Where a step's time goes",
-            "Mean per phase.",
-            step_figures.step_phases(tables.steps),
-        ),
-        Figure(
-            "fig-step-cost",
-            "Step time against tokens",
-            "A dot per step.",
-            step_figures.step_cost(tables.steps),
-        ),
-        Figure(
-            "fig-decode-cost",
-            "Decode step time against context",
-            "Decode-only steps; the line is a least-squares fit, colour is the batch size.",
-            step_figures.decode_cost(tables.steps),
-        ),
-        Figure(
-            "fig-telemetry",
-            "Hardware while the run lasted",
-            f"Not available: {lost}." if lost else "All collectors delivered.",
-            telemetry.telemetry(tables.telemetry),
-        ),
-    ]
-
-
-def _throughput(data: RunData, width: float, requests: pd.DataFrame | None) -> go.Figure:
-    try:
-        return step_figures.throughput(data.tokens_over_time(width), width, requests)
-    except RunCorruptError as error:
-        return style.empty(str(error))
 
 
 def facts(manifest: Manifest) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -13,10 +13,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from reports import run_view
+from reports.gate_page import gate_figures_of
 from reports.render import Figure
 from reports.run_data import RunData
+from reports.run_figures import run_figures
 from reports.run_view import Tables
+from reports.studies import load_gate
 from reports.sweep_page import sweep_figures_of
 from reports.sweeps import load_sweep
 from workbench.runstore import Run
@@ -39,8 +41,17 @@ def run_csv(run: Run) -> str:
     Raises:
         RunCorruptError: ``metrics.json`` can't be read.
     """
-    data = RunData.of(run.path, run.manifest)
-    return to_csv(run_view.figures(data, Tables.read(data), run.metrics(), run.manifest))
+    tables = Tables.read(RunData.of(run.path, run.manifest))
+    return to_csv(run_figures(run, tables, run.metrics()).values())
+
+
+def gate_csv(folder: Path) -> str:
+    """All series of the gate in ``folder``.
+
+    Raises:
+        RunCorruptError: ``gate.json`` can't be read.
+    """
+    return to_csv(gate_figures_of(folder, load_gate(folder)).values())
 
 
 def to_csv(figures: Iterable[Figure]) -> str:

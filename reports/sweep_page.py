@@ -9,7 +9,7 @@ from typing import Any
 from experiments.conclusion import effect_text
 from experiments.models import Ratio, SweepResult
 from reports.facts import Tile, fact_list, setting
-from reports.figures import noise, pareto
+from reports.figures import across, noise, pareto
 from reports.figures import sweep as sweep_figures
 from reports.figures.sweep import ratio_text, sweep_metrics
 from reports.metric_names import change, metric_name, share
@@ -126,6 +126,14 @@ def sweep_figures_of(sweep: SweepResult) -> dict[str, Figure]:
             "Time to first token against throughput",
             "Upper left is better. The dotted line joins the levels that no other level beats on both.",
             pareto.pareto(sweep),
+        ),
+        "across": Figure(
+            "fig-across",
+            f"The gain along {sweep.across_axis}" if sweep.across_axis else "The gain along another setting",
+            "The winner against the baseline at each value, with the 95 % interval over blocks; dashed: the "
+            "effect of interest. Where the interval leaves it, the gain holds; beyond, it vanishes or "
+            "reverses.",
+            across.along_axis(sweep),
         ),
         "noise": Figure(
             "fig-noise",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,6 +114,7 @@ def history(gates: Sequence[tuple[str, GateResult]]) -> go.Figure:
     names = [name for name, _ in gates]
     figure = make_subplots(rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=0.08)
     seen: set[str] = set()
+    counts = Counter(str(finding.verdict) for found in rows.values() for _, finding in found)
     for row, metric in enumerate([m for m in LABELS if m in rows], start=1):
         for verdict, (colour, symbol) in VERDICTS.items():
             part = [(n, f) for n, f in rows[metric] if f.verdict == verdict]
@@ -136,7 +138,7 @@ def history(gates: Sequence[tuple[str, GateResult]]) -> go.Figure:
                         "arrayminus": [100 * (f.ratio - (f.low or f.ratio)) for _, f in part],
                         "color": colour,
                     },
-                    name=verdict.lower(),
+                    name=f"{verdict.lower()} (n = {counts[verdict]} metrics of gates)",
                     legendgroup=verdict,
                     showlegend=verdict not in seen,
                     hovertemplate="%{x}: %{y:+.1f} %<extra></extra>",

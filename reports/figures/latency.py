@@ -15,20 +15,23 @@ from plotly.subplots import make_subplots
 from reports.figures import style
 
 PANELS: tuple[tuple[str, str], ...] = (("ttft", "TTFT"), ("itl", "ITL"), ("e2el", "E2E latency"))
-_ECDF_POINTS = 2_000
+_ECDF_POINTS = 1_500
+_TAIL_POINTS = 500
 
 
 def latencies(requests: pd.DataFrame | None, gaps: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
-    """Samples per panel with columns ``ms`` and ``weight`` (ITL counts tokens, the others requests)."""
+    """Samples per panel with columns ``ms`` and ``weight`` (ITL counts tokens, the others requests), and
+    ``count`` where a row stands for several.
+    """
     out: dict[str, pd.DataFrame] = {}
     if requests is not None:
         ok = requests[requests["status"] == "ok"]
         for name, column in (("ttft", "ttft_ms"), ("e2el", "e2el_ms")):
             out[name] = pd.DataFrame({"ms": ok[column].astype(float), "weight": 1.0}).dropna()
     if gaps is not None:
-        out["itl"] = pd.DataFrame(
-            {"ms": gaps["itl_ms"].astype(float), "weight": gaps["tokens"].astype(float)}
-        ).dropna()
+        itl = {"ms": gaps["itl_ms"].astype(float), "weight": gaps["tokens"].astype(float)}
+        itl["count"] = gaps["gaps"] if "gaps" in gaps else pd.Series(1, index=gaps.index)
+        out["itl"] = pd.DataFrame(itl).dropna()
     return out
 
 
@@ -37,6 +40,17 @@ def ecdf(runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float
 
     ``runs``: label → samples as from ``latencies``. ``slo``: metric → ms.
     """
+    return _panels(runs, slo or {}, tail=False)
+
+
+def ccdf(runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float] | None = None) -> go.Figure:
+    """As ``ecdf``, the other way round: the share that is slower, on two log axes, so that tails show."""
+    return _panels(runs, slo or {}, tail=True)
+
+
+def _panels(
+    runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float], *, tail: bool
+) -> go.Figure:
     shown = [p for p in PANELS if any(len(samples.get(p[0], ())) for samples in runs.values())]
     if not shown:
         return style.empty("No request of this run finished with a token, so there is no latency to show.")
@@ -46,31 +60,9 @@ def ecdf(runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float
     for column, (name, _) in enumerate(shown, start=1):
         for index, (label, samples) in enumerate(runs.items()):
             data = samples.get(name)
-            if data is None or data.empty:
-                continue
-            x, y = _steps(data)
-            count = len(data)
-            figure.add_trace(
-                go.Scatter(
-                    x=x,
-                    y=y,
-                    mode="lines",
-                    line={
-                        "shape": "hv",
-                        "width": 2,
-                        "color": style.SERIES[index % len(style.SERIES)],
-                        "dash": style.DASHES[index % len(style.DASHES)],
-                    },
-                    name=f"{style.plain(label, 32)} (n = {count:,})",
-                    legend="legend" if column == 1 else f"legend{column}",
-                    showlegend=True,
-                    meta=name,
-                    hovertemplate="%{y:.1f} % ≤ %{x:.4g} ms<extra></extra>",
-                ),
-                row=1,
-                col=column,
-            )
-        limit = (slo or {}).get(name)
+            if data is not None and not data.empty:
+                figure.add_trace(_curve(data, label, index, name, column, tail), row=1, col=column)
+        limit = slo.get(name)
         low, high = _range(runs, name, limit)
         if limit:
             _slo_line(figure, limit, column, on_the_left=limit * limit < low * high)
@@ -84,8 +76,7 @@ def ecdf(runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float
             row=1,
             col=column,
         )
-        figure.update_yaxes(range=[0, 102], showticklabels=column == 1, row=1, col=column)
-    figure.update_yaxes(title_text="requests or tokens at most this slow (%)", row=1, col=1)
+    _share_axis(figure, tail)
     lines = max(len(runs), 1)
     height = 360 + 20 * lines
     legends = {
@@ -102,13 +93,56 @@ def ecdf(runs: Mapping[str, Mapping[str, pd.DataFrame]], slo: Mapping[str, float
     return style.finish(figure, height, margin={"l": 64, "r": 20, "t": 40, "b": 78 + 20 * lines}, **legends)
 
 
-def _steps(data: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted values and cumulative share in percent, reduced to what a screen can show, both ends kept."""
+def _share_axis(figure: go.Figure, tail: bool) -> None:
+    """Percent on the left of the first panel; of a tail down to what the largest panel can tell."""
+    figure.update_yaxes(range=[0, 102], showticklabels=False)
+    if tail:
+        least = min((float(t.y[t.y > 0].min()) for t in figure.data if (t.y > 0).any()), default=1.0)
+        low = math.floor(math.log10(least))
+        values = [10.0**d for d in range(low, 3)]
+        figure.update_yaxes(
+            type="log", range=[low, 2.05], tickvals=values, ticktext=[f"{v:g}" for v in values]
+        )
+    title = "requests or tokens slower than this (%)" if tail else "requests or tokens at most this slow (%)"
+    figure.update_yaxes(title_text=title, showticklabels=True, row=1, col=1)
+
+
+def _curve(data: pd.DataFrame, label: str, index: int, name: str, column: int, tail: bool) -> go.Scatter:
+    x, y, count = _steps(data)
+    if tail:
+        x, y = x[:-1], 100 - y[:-1]  # nothing is slower than the slowest: it has no place on a log axis
+    sign = ">" if tail else "≤"
+    return go.Scatter(
+        x=x,
+        y=y,
+        mode="lines",
+        line={
+            "shape": "hv",
+            "width": 2,
+            "color": style.SERIES[index % len(style.SERIES)],
+            "dash": style.DASHES[index % len(style.DASHES)],
+        },
+        name=f"{style.plain(label, 32)} (n = {count:,})",
+        legend="legend" if column == 1 else f"legend{column}",
+        showlegend=True,
+        meta=name,
+        hovertemplate=f"%{{y:.4g}} % {sign} %{{x:.4g}} ms<extra></extra>",
+    )
+
+
+def _steps(data: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, int]:
+    """Sorted values, cumulative share in percent and the number of samples, reduced to what a screen can
+    show: evenly, with both ends and the slowest ones.
+    """
     ordered = data.sort_values("ms")
     values = np.maximum(ordered["ms"].to_numpy(dtype=float), 1e-3)
     share = 100 * np.cumsum(ordered["weight"].to_numpy(dtype=float)) / float(ordered["weight"].sum())
-    keep = list(style.thin(len(values), _ECDF_POINTS))
-    return values[keep], share[keep]
+    count = int(ordered["count"].sum()) if "count" in ordered else len(ordered)
+    last = np.append(values[1:] != values[:-1], True)  # of equal values the one that counts them all
+    values, share = values[last], share[last]
+    tail = max(0, len(values) - _TAIL_POINTS)
+    keep = sorted({*style.thin(len(values), _ECDF_POINTS), *range(tail, len(values))})
+    return values[keep], share[keep], count
 
 
 def _slo_line(figure: go.Figure, limit: float, column: int, on_the_left: bool) -> None:
@@ -127,7 +161,7 @@ def _slo_line(figure: go.Figure, limit: float, column: int, on_the_left: bool) -
         xanchor="left" if on_the_left else "right",
         yanchor="bottom",
         xshift=4 if on_the_left else -4,
-        font={"color": style.VERMILLION, "size": 12},
+        font={"size": 12},
     )
 
 

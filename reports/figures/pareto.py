@@ -50,7 +50,7 @@ def pareto(sweep: SweepResult, latency: str = "ttft_p50", throughput: str = "out
             y=[y for _, y in front],
             mode="lines",
             line={"color": style.GREEN, "width": 2, "dash": "dot"},
-            name="frontier",
+            name=f"frontier (n = {len(front)})",
             hoverinfo="skip",
         )
     )

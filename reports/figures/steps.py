@@ -7,19 +7,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from reports.figures import style
+from reports.figures.strips import STEP_PHASES
+from reports.roofline import Roofline
 
 _SCATTER_POINTS = 4_000
 _KINDS: tuple[tuple[str, str, str], ...] = (
     ("decode only", style.BLUE, "circle"),
     ("prefill and decode", style.ORANGE, "diamond"),
     ("prefill only", style.PURPLE, "square"),
-)
-_PHASES: tuple[tuple[str, str, str], ...] = (
-    ("schedule_ms", "schedule", style.GREY),
-    ("prepare_ms", "prepare", style.SKY),
-    ("forward_ms", "forward", style.BLUE),
-    ("sample_ms", "sample", style.PURPLE),
-    ("output_ms", "output", style.ORANGE),
 )
 NO_STEPS = "This run has no step trace: its target is not the builtin engine, or tracing was off."
 
@@ -60,9 +55,9 @@ def step_cost(steps: pd.DataFrame | None) -> go.Figure:
     return style.finish(figure, 380)
 
 
-def decode_cost(steps: pd.DataFrame | None) -> go.Figure:
-    """Time of decode-only steps (ms) against the context they read (Σ KV tokens), with a least-squares
-    line.
+def decode_cost(steps: pd.DataFrame | None, roofline: Roofline | None = None) -> go.Figure:
+    """Time of decode-only steps (ms) against the context they read (Σ KV tokens), with a least-squares line
+    and, where it is known, the least time that reading weights and KV takes.
     """
     if steps is None or steps.empty:
         return style.empty(NO_STEPS)
@@ -104,6 +99,18 @@ def decode_cost(steps: pd.DataFrame | None) -> go.Figure:
                 hoverinfo="skip",
             )
         )
+    if roofline is not None:
+        ends = np.array([0.0, x.max()])
+        figure.add_trace(
+            go.Scatter(
+                x=ends,
+                y=[roofline.at(end) for end in ends],
+                mode="lines",
+                line={"color": style.GREEN, "width": 2, "dash": "dot"},
+                name=f"roofline: weights and KV at {roofline.read_gb_s:.3g} GB/s",
+                hovertemplate="at least %{y:.2f} ms<extra></extra>",
+            )
+        )
     figure.update_xaxes(title_text="context read by the step (tokens)", rangemode="tozero")
     figure.update_yaxes(title_text="step time (ms)", rangemode="tozero")
     return style.finish(figure, 380)
@@ -117,7 +124,7 @@ def step_phases(steps: pd.DataFrame | None) -> go.Figure:
     groups = [(name, data[data["kind"] == name]) for name, _, _ in _KINDS]
     groups = [(f"{name}<br>(n = {len(part):,})", part) for name, part in groups if len(part)]
     figure = go.Figure()
-    for column, name, colour in _PHASES:
+    for column, name, colour in STEP_PHASES:
         figure.add_trace(
             go.Bar(
                 orientation="h",

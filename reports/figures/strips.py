@@ -15,6 +15,13 @@ from reports.figures import style
 _POINTS = 3_000
 _IDLE_S = 0.1
 """The engine has nothing to do when no step began for that long; shorter gaps lie between steps."""
+STEP_PHASES: tuple[tuple[str, str, str], ...] = (
+    ("schedule_ms", "schedule", style.GREY),
+    ("prepare_ms", "prepare", style.SKY),
+    ("forward_ms", "forward", style.BLUE),
+    ("sample_ms", "sample", style.PURPLE),
+    ("output_ms", "output", style.ORANGE),
+)
 STOPS: tuple[str, ...] = (
     "queue_empty",
     "token_budget",
@@ -58,6 +65,7 @@ def panels(steps: pd.DataFrame | None, window: tuple[float, float] | None) -> li
     stops += sorted({str(s) for s in part["admission_stop"].dropna()} - set(STOPS))
     return [
         Panel(f"Tokens per step{note}", lambda f, row: _tokens(f, row, reduced)),
+        Panel("Time of a step by phase", lambda f, row: _phases(f, row, reduced)),
         Panel("Queue", lambda f, row: _queue(f, row, reduced)),
         Panel("KV blocks", lambda f, row: _kv(f, row, reduced)),
         Panel(
@@ -86,6 +94,7 @@ def reduce_steps(steps: pd.DataFrame, limit: int = _POINTS) -> tuple[pd.DataFram
         "end_s": "max",
     }
     how |= {"num_preempted": "sum"}
+    how |= {column: "mean" for column, _, _ in STEP_PHASES if column in steps}
     found = steps.groupby(bucket).agg(how).reset_index(drop=True)
     return found, f" (mean of {1000 * width:.0f} ms, peaks below)"
 
@@ -142,6 +151,13 @@ def _tokens(figure: go.Figure, row: int, steps: pd.DataFrame) -> None:
     _stair(figure, row, steps, "decode_tokens", "decode", style.BLUE, "tokens", idle=0.0)
     _stair(figure, row, steps, "prefill_tokens", "prefill", style.ORANGE, "tokens", idle=0.0)
     figure.update_yaxes(title_text="tokens", rangemode="tozero", row=row, col=1)
+
+
+def _phases(figure: go.Figure, row: int, steps: pd.DataFrame) -> None:
+    known = [phase for phase in STEP_PHASES if phase[0] in steps and steps[phase[0]].notna().any()]
+    for column, name, colour in known:
+        _stair(figure, row, steps, column, name, colour, "phases", idle=0.0)
+    figure.update_yaxes(title_text="ms", rangemode="tozero", row=row, col=1)
 
 
 def _queue(figure: go.Figure, row: int, steps: pd.DataFrame) -> None:

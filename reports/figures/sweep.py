@@ -139,7 +139,7 @@ def _level_row(
                 "line": {"width": 2, "color": colour},
             },
             error_x={**arms, "color": colour, "thickness": 2.5, "width": 6} if arms else None,
-            name=verdict.lower(),
+            name=f"{verdict.lower()} (n = {ratio.n_blocks} blocks)",
             meta=metric,
             legendgroup=verdict,
             showlegend=not any(t.legendgroup == verdict for t in figure.data),

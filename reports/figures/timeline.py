@@ -9,12 +9,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from reports.figures import strips, style
-from reports.lifecycle import DECODE, PREEMPTED, PREFILL, QUEUE, STREAMING, TO_FIRST, Span
+from reports.lifecycle import DECODE, GAP, PREEMPTED, PREFILL, QUEUE, STREAMING, TO_FIRST, Span
 
 PHASE_COLOURS: dict[str, str] = {
     QUEUE: style.GREY,
     TO_FIRST: style.ORANGE,
     PREFILL: style.ORANGE,
+    GAP: style.PURPLE,
     DECODE: style.BLUE,
     STREAMING: style.BLUE,
     PREEMPTED: style.VERMILLION,
@@ -32,12 +33,14 @@ def timeline(
     steps: pd.DataFrame | None,
     window: tuple[float, float] | None = None,
     source: str = "engine events",
+    alive: int | None = None,
 ) -> go.Figure:
     """One row per request that lives in ``window`` (seconds from the start of the run), in the order they
     were sent.
 
-    Below, with a step trace: tokens per step, queue, KV blocks, and why admission stopped. ``source`` names
-    where the spans come from: engine events or client stamps.
+    Below, with a step trace: tokens per step, phases of the step, queue, KV blocks, and why admission
+    stopped. ``source`` names where the spans come from: engine events or client stamps; ``alive`` is how
+    many requests live in the window, where ``spans`` are those of the first ones only.
     """
     inside = [s for s in spans if window is None or (s.end_s >= window[0] and s.start_s <= window[1])]
     if not inside:
@@ -61,8 +64,8 @@ def timeline(
     for index, panel in enumerate(panels, start=2):
         panel.draw(figure, index)
     legends = _legends(figure, len(heights), total)
-    left_out = len(rows) - len(shown)
-    note = f", first {len(shown)} of {len(rows)}: narrow the window to see the rest" if left_out else ""
+    count = max(len(rows), alive or 0)
+    note = f", first of {count:,}: narrow the window to see the rest" if count > len(shown) else ""
     figure.update_xaxes(showticklabels=False)
     figure.update_xaxes(
         showticklabels=True, title_text="seconds from the first measured request", row=len(heights)
@@ -108,7 +111,7 @@ def _gantt(
                 base=[s.start_s for s in part],
                 x=[s.end_s - s.start_s for s in part],
                 y=[place[s.request_id] for s in part],
-                width=0.78 if phase != QUEUE else 0.34,
+                width=0.34 if phase in (QUEUE, GAP) else 0.78,
                 marker={"color": colour, "line": {"width": 0}},
                 name=f"{phase} (n = {len(part)})",
                 customdata=[[style.plain(s.request_id, 40), _span_text(s)] for s in part],

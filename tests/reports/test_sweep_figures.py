@@ -64,7 +64,7 @@ def test_response_draws_dots_interval_and_verdict_of_every_level(sweep: SweepRes
         assert mark.x[0] == ratio.point
         assert mark.x[0] + mark.error_x.array[0] == pytest.approx(ratio.high)
         assert mark.x[0] - mark.error_x.arrayminus[0] == pytest.approx(ratio.low)
-        assert mark.name == ratio.verdict.lower()
+        assert mark.name == f"{ratio.verdict.lower()} (n = {ratio.n_blocks} blocks)"
     lines = sorted(s.x0 for s in figure.layout.shapes if s.type == "line")
     assert lines == pytest.approx([1 / 1.05, 1.0, 1.05])
     band = next(s for s in figure.layout.shapes if s.type == "rect")

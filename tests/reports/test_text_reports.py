@@ -68,9 +68,10 @@ def test_csv_holds_every_dot_and_interval(sweep_dir: Path, sweep: SweepResult) -
 
 def test_run_csv_names_every_figure(run_a: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(run_csv(run_a))))
-    assert {"latency", "timeline", "throughput", "phases", "step-cost", "decode-cost", "telemetry"} == {
-        r["figure"] for r in rows
-    }
+    assert {r["figure"] for r in rows} == {
+        *("latency", "tail", "ttft-split", "timeline", "throughput"),
+        *("phases", "step-cost", "decode-cost", "telemetry"),
+    }  # all but the missed objectives: this run met them
 
 
 def test_csv_cells_are_no_formulas_and_missing_is_empty() -> None:
