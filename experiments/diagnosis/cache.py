@@ -44,8 +44,12 @@ def diagnose_cache(bundle: RunBundle, references: Sequence[RunBundle]) -> Findin
         return abstain(FAMILY, "the prefix cache is off in this run")
     off = [one for one in references if one.setting("enable_prefix_caching") is False]
     if not off:
+        manifest = bundle.manifest
+        flags = f"--seed {manifest.seed} --nonce {manifest.nonce} --no-enable-prefix-caching"
         return abstain(
-            FAMILY, "nothing to compare with: name a run of the same requests with the cache off (--against)"
+            FAMILY,
+            "nothing to compare with: name a run of the same requests with the cache off (--against; this "
+            f"run's command with {flags} makes one)",
         )
     same = [one for one in off if _same_requests(bundle, one)]
     if not same:

@@ -10,7 +10,7 @@ from experiments.diagnosis.bundle import Floats, RunBundle
 from experiments.diagnosis.checks import MIN_STEPS, Vetting
 from experiments.diagnosis.decode_fit import DecodeFit, Jump, find_jump, fit_decode
 from experiments.diagnosis.models import Effect, Evidence, Family, Finding, Rival, abstain
-from experiments.diagnosis.next_step import sweep_line
+from experiments.diagnosis.next_step import forward_line, sweep_line
 
 FAMILY = Family.CONTEXT_SCALING
 MIN_SHARE = 0.25
@@ -43,7 +43,9 @@ def diagnose_context(bundle: RunBundle, vetting: Vetting) -> Finding:
     ids, forward, batch, context = steps.ids[chosen][kept], forward[kept], batch[kept], context[kept]
     clock = _clock_change(bundle)
     if context.std() < MIN_SPREAD * context.mean():
-        return abstain(FAMILY, "contexts hardly vary in this run: run `workbench forward` for a grid")
+        return abstain(
+            FAMILY, f"contexts hardly vary in this run; a grid tells their cost: {forward_line(bundle)}"
+        )
     fit, jump = fit_decode(forward, batch, context), find_jump(forward, batch, context)
     evidence = _evidence(fit, ids, forward, context)
     if jump is not None and jump.explained >= JUMP_EXPLAINS and abs(jump.share) >= MIN_JUMP:
@@ -64,7 +66,8 @@ def diagnose_context(bundle: RunBundle, vetting: Vetting) -> Finding:
     if abs(fit.collinear) > MAX_COLLINEAR and fit.low < 0.5 * fit.per_token:
         return abstain(
             FAMILY,
-            "batch and context grew together: their costs can't be told apart; run `workbench forward`",
+            "batch and context grew together, so their costs can't be told apart; a grid can: "
+            f"{forward_line(bundle)}",
             evidence,
         )
     if fit.low <= 0 or fit.context_share < MIN_SHARE:

@@ -11,6 +11,7 @@ from experiments.diagnosis.bundle import RunBundle
 from experiments.diagnosis.workload_file import stored_workload, workload_argument
 from experiments.factors import load_factors
 
+_FORWARD_SETTINGS = ("dtype", "quantization", "block_size", "attention_backend", "num_threads")
 _NOT_FLAGS = frozenset({"model", "trace_dir", "seed", "served_model_name"})
 
 
@@ -38,6 +39,17 @@ def sweep_line(bundle: RunBundle, param: str, values: Sequence[Any], metric: str
             words.append(flag if value else "--no-" + key.replace("_", "-"))
         else:
             words += [flag, str(value)]
+    return shlex.join(words)
+
+
+def forward_line(bundle: RunBundle) -> str:
+    """``workbench forward`` with the settings of the run that a bare forward has."""
+    target = bundle.manifest.target
+    words = ["workbench", "forward"]
+    for name in ("model", *_FORWARD_SETTINGS):
+        value = target.requested.get(name, target.model if name == "model" else None)
+        if value not in (None, "auto"):
+            words += ["--" + name.replace("_", "-"), str(value)]
     return shlex.join(words)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.diagnosis.bundle import RunBundle
 from experiments.diagnosis.diagnose import diagnose_run
-from experiments.diagnosis.next_step import sweep_line
+from experiments.diagnosis.next_step import forward_line, sweep_line
 from experiments.diagnosis.workload_file import WORKLOAD_FILE, as_toml, write_workload
 from tests.diagnosis.cases import HEALTHY, World
 from tests.diagnosis.test_command import store, world_of
@@ -94,6 +94,14 @@ def test_a_data_file_is_named_by_its_full_path(tmp_path, monkeypatch):
     )
     text = as_toml(make_spec(flags).workload)
     assert f'path = "{tmp_path / "own.jsonl"}"' in text
+
+
+def test_the_grid_is_measured_with_the_settings_of_the_run(tmp_path):
+    own = manifest_of(HEALTHY, BenchFlags(workload="chat", request_rate="2"))
+    settings = {"model": "smollm2-135m", "quantization": "int8", "max_num_seqs": 4, "dtype": "auto"}
+    own = own.model_copy(update={"target": own.target.model_copy(update={"requested": settings})})
+    line = forward_line(RunBundle.of("run", own, {}, tmp_path))
+    assert line == "workbench forward --model smollm2-135m --quantization int8"
 
 
 def test_an_imported_run_names_no_traffic(tmp_path):
