@@ -92,7 +92,7 @@ def test_a_server_that_died_is_not_steady():
         book.add(3_000.0 + 20.0 * i, [], close=3_000.5 + 20.0 * i, status="failed", error_class="connect")
     steady = metrics_of(book)["steady"]
     assert not steady["found"]
-    assert steady["reason"].endswith("requests in it succeeded, 20 are needed")
+    assert "requests in it succeeded" in steady["reason"]
 
 
 def test_poisson_below_capacity_is_steady():

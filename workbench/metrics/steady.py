@@ -11,6 +11,7 @@ when the run has one: long enough, and without a trend in what is in flight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -116,10 +117,11 @@ def steady_state(requests: Requests, events: Events, latencies: Latencies) -> di
     if window.reason is not None:
         return {"found": False, "reason": window.reason, "method": METHOD}
     inside: Bools = (requests.sent >= window.start) & (requests.sent <= window.end)
-    served = int((inside & requests.ok).sum())
-    if served < MIN_REQUESTS:
+    sent, served = int(inside.sum()), int((inside & requests.ok).sum())
+    needed = max(MIN_REQUESTS, math.ceil(sent / 2))
+    if served < needed:
         # A server that has died looks very steady.
-        reason = f"{served} of {int(inside.sum())} requests in it succeeded, {MIN_REQUESTS} are needed"
+        reason = f"{served} of {sent} requests in it succeeded, {needed} are needed"
         return {"found": False, "reason": reason, "method": METHOD}
     samples = latencies.samples(inside)
     return {
