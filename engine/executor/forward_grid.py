@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import InvalidInputError
+from engine.errors import EngineError, InvalidInputError
 from engine.executor.factory import create_executor
 from engine.executor.info import ExecutorInfo
 from engine.executor.torch_executor import TorchExecutor
@@ -64,6 +64,9 @@ def measure_forward(
     """
     if config.tensor_parallel_size > 1:
         raise InvalidInputError("tensor_parallel_size", config.tensor_parallel_size, "1 for a bare forward")
+    if config.device == "cuda":
+        raise InvalidInputError("device", "cuda", "cpu for a bare forward; benchmarks/gpu.py times GPUs")
+    config = config.model_copy(update={"device": "cpu"})
     needed = max(batches) * -(-max(contexts) // config.block_size) + 1
     longest = config.max_model_len or max(contexts)
     if max(contexts) > longest:
@@ -72,7 +75,7 @@ def measure_forward(
     config = config.model_copy(update={"num_gpu_blocks_override": blocks, "max_model_len": longest})
     executor, info = create_executor(config)
     if not isinstance(executor, TorchExecutor):
-        raise InvalidInputError("device", info.attention_backend, "cpu for a bare forward")
+        raise EngineError(f"{type(executor).__name__} has no backend to run alone")
     if needed > info.num_kv_blocks:
         raise InvalidInputError(
             "num_gpu_blocks_override", info.num_kv_blocks, f"at least {needed} for the largest cell"

@@ -41,7 +41,7 @@ class _CudaTimer:
         self._end.record()
 
     def read_ns(self) -> int:
-        return round(self._begin.elapsed_time(self._end) * 1e6)
+        return round(float(self._begin.elapsed_time(self._end)) * 1e6)
 
 
 class CudaRuntime:
