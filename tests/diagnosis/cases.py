@@ -61,6 +61,11 @@ def compute_bound(tokens: int, requests: int, sum_kv: int, seconds: float) -> fl
     return 0.3 * MS + 400_000 * tokens
 
 
+def disturbed(tokens: int, requests: int, sum_kv: int, seconds: float) -> float:
+    """A CPU (9 ms for the weights, 1.5 ms a token) that gets less of its cores for 0.4 s of each second."""
+    return (9 * MS + 1_500_000 * tokens + 2_000 * sum_kv) * (1.6 if seconds % 1.0 < 0.4 else 1.0)
+
+
 def context_cost(per_token: float) -> StepCost:
     return lambda tokens, requests, sum_kv, seconds: 4 * MS + 20_000 * tokens + per_token * sum_kv
 
@@ -116,6 +121,14 @@ CASES = [
         "queueing",
         "token_budget",
         sweeps="chunk_size",
+    ),
+    Case(
+        "token budget of 16 on a machine that others use",
+        World(poisson(60, 1.6, 200, 24), {"max_num_batched_tokens": 16, "max_num_seqs": 16}, cost=disturbed),
+        "queueing",
+        "token_budget",
+        sweeps="chunk_size",
+        rival="machine full",
     ),
     Case(
         "two places in the batch",
