@@ -4,6 +4,7 @@ conclusion."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -80,15 +81,15 @@ def factor_json(factor: Factor) -> dict[str, Any]:
 
 def plan_json(spec: SweepSpec, cells: Sequence[Cell], run_s: float) -> dict[str, Any]:
     """``--plan --json``: the question, the schedule and what it would cost."""
-    blocks, pairs = affordable_blocks(spec, run_s)
+    planned = planned_runs(spec, run_s)
     return {
         "plan": True,
         **spec.model_dump(mode="json"),
         "runs": len(cells),
         "run_s": round(run_s, 1),
-        "blocks_in_budget": blocks,
-        "estimate_s": round((blocks * spec.runs_per_block + 2 * pairs) * run_s, 1),
-        "mde": plan_mde(spec, blocks),
+        "blocks_in_budget": planned.blocks,
+        "estimate_s": round(planned.total * run_s, 1),
+        "mde": plan_mde(spec, planned.blocks),
         "schedule": [
             cell.model_dump(
                 mode="json", include={"block", "position", "level", "baseline_copy", "seed", "nonce"}
@@ -98,16 +99,41 @@ def plan_json(spec: SweepSpec, cells: Sequence[Cell], run_s: float) -> dict[str,
     }
 
 
-def affordable_blocks(spec: SweepSpec, run_s: float) -> tuple[int, int]:
-    """Blocks and confirming pairs that the budget holds at ``run_s`` a run. One block always completes."""
-    pairs = spec.confirm_blocks
-    if spec.budget_s is None:
-        return spec.blocks, pairs if spec.blocks >= MIN_BLOCKS else 0
-    runs = spec.budget_s / run_s
-    with_pairs = int((runs - 2 * pairs) / spec.runs_per_block)
-    if with_pairs >= MIN_BLOCKS:
-        return min(spec.blocks, with_pairs), pairs
-    return max(1, min(spec.blocks, int(runs / spec.runs_per_block))), 0
+@dataclass(frozen=True)
+class PlannedRuns:
+    """Runs that a plan expects, by what they are for. ``pairs``: on fresh seeds; ``along``: on the axis."""
+
+    pilot: int
+    blocks: int
+    per_block: int
+    pairs: int
+    along: int
+
+    @property
+    def total(self) -> int:
+        return self.pilot + self.blocks * self.per_block + 2 * self.pairs + self.along
+
+    @property
+    def text(self) -> str:
+        parts = [f"{self.pilot} runs of the pilot"] if self.pilot else []
+        parts.append(f"{self.blocks} blocks × {self.per_block} runs")
+        parts += [f"{self.pairs} pairs on fresh seeds"] if self.pairs else []
+        parts += [f"{self.along} runs along the axis"] if self.along else []
+        return " + ".join(parts)
+
+
+def planned_runs(spec: SweepSpec, run_s: float) -> PlannedRuns:
+    """What the budget holds at ``run_s`` a run, if there is a winner. One block always completes."""
+    pilot, pairs = 2 * spec.pilot_pairs, spec.confirm_blocks
+    along = 2 * spec.across.pairs * len(spec.across.values) if spec.across else 0
+    blocks = spec.blocks
+    if spec.budget_s is not None:
+        runs = spec.budget_s / run_s - pilot
+        blocks = min(blocks, int((runs - 2 * pairs - along) / spec.runs_per_block))
+        if blocks < MIN_BLOCKS:
+            blocks = max(1, min(spec.blocks, int(runs / spec.runs_per_block)))
+            return PlannedRuns(pilot, blocks, spec.runs_per_block, 0, 0)
+    return PlannedRuns(pilot, blocks, spec.runs_per_block, pairs if blocks >= MIN_BLOCKS else 0, along)
 
 
 def plan_mde(spec: SweepSpec, blocks: int) -> float | None:
@@ -134,18 +160,13 @@ def plan_view(spec: SweepSpec, cells: Sequence[Cell], run_s: float) -> Group:
             for cell in mine
         )
         table.add_row(str(block), str(mine[0].seed), order)
-    blocks, pairs = affordable_blocks(spec, run_s)
-    minutes = (blocks * spec.runs_per_block + 2 * pairs) * run_s / 60
-    again = f" + {pairs} pairs on fresh seeds" if pairs else ""
+    planned = planned_runs(spec, run_s)
     budget = f"budget {spec.budget_s:.0f} s: " if spec.budget_s is not None else ""
-    mde = plan_mde(spec, blocks)
+    mde = plan_mde(spec, planned.blocks)
     lines: list[RenderableType] = [
         question_text(spec),
         table,
-        Text(
-            f"{budget}about {blocks} blocks × {spec.runs_per_block} runs{again}, "
-            f"{run_s:.0f} s a run: {minutes:.1f} min"
-        ),
+        Text(f"{budget}about {planned.text}, {run_s:.0f} s a run: {planned.total * run_s / 60:.1f} min"),
     ]
     if mde is not None:
         noise = f"{TYPICAL_SD:.0%} between runs (a quiet shared 2-core machine)"

@@ -23,6 +23,7 @@ from experiments.proposals import propose
 from experiments.request import make_spec, request_of_file
 from experiments.schedule import read_schedule
 from experiments.spec import Load
+from experiments.views import planned_runs
 from tests.experiments.world import World, resume, run, spec_of
 
 
@@ -95,6 +96,20 @@ def test_along_an_axis_nothing_runs_without_a_winner_and_a_cut_goes_on(tmp_path:
 def test_an_axis_that_cant_be_used(text: str) -> None:
     with pytest.raises(InvalidInputError):
         spec_of(across=text)
+
+
+def test_a_plan_counts_every_run_that_it_may_take() -> None:
+    spec = spec_of(blocks=8, values="64,256", pilot=4, confirm=3, across="rate=1,2")
+    planned = planned_runs(spec, 10.0)
+    assert (planned.pilot, planned.blocks, planned.pairs, planned.along) == (8, 8, 3, 12)
+    assert planned.total == 8 + 8 * 4 + 6 + 12
+    assert (
+        planned.text
+        == "8 runs of the pilot + 8 blocks × 4 runs + 3 pairs on fresh seeds + 12 runs along the axis"
+    )
+    short = spec_of(budget="400s", values="64,256", pilot=2, confirm=3, across="rate=1,2")
+    assert planned_runs(short, 10.0).total * 10.0 <= 400.0
+    assert planned_runs(spec_of(budget="60s", values="64,256"), 10.0).along == 0
 
 
 class Valley(World):
