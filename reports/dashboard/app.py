@@ -1,4 +1,4 @@
-"""The dashboard: run by Streamlit. Reads the run store, writes nothing, starts nothing."""
+"""The dashboard: run by Streamlit. Reads the run store and starts nothing; it can delete runs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,31 @@ def _icon() -> Image.Image:
 st.set_page_config(page_title="LLM serving workbench", page_icon=_icon(), layout="wide")
 
 page = st.navigation(
-    [
-        st.Page("views/runs.py", title="Runs", icon=":material/list:", default=True),
-        st.Page("views/run.py", title="Run", icon=":material/monitoring:", url_path="run"),
-        st.Page("views/sweep.py", title="Sweep", icon=":material/tune:", url_path="sweep"),
-        st.Page("views/compare.py", title="Compare", icon=":material/compare_arrows:", url_path="compare"),
-        st.Page("views/xray.py", title="Engine X-ray", icon=":material/view_timeline:", url_path="xray"),
-    ]
+    {
+        "Store": [
+            st.Page("views/runs.py", title="Runs", icon=":material/list:", default=True),
+            st.Page("views/live.py", title="Live", icon=":material/sensors:", url_path="live"),
+        ],
+        "One run": [
+            st.Page("views/run.py", title="Run", icon=":material/monitoring:", url_path="run"),
+            st.Page("views/xray.py", title="Engine X-ray", icon=":material/view_timeline:", url_path="xray"),
+        ],
+        "Several runs": [
+            st.Page(
+                "views/compare.py", title="Compare", icon=":material/compare_arrows:", url_path="compare"
+            ),
+            st.Page("views/sweep.py", title="Sweep", icon=":material/tune:", url_path="sweep"),
+            st.Page("views/capacity.py", title="Capacity", icon=":material/speed:", url_path="capacity"),
+            st.Page("views/gate.py", title="Gate", icon=":material/rule:", url_path="gate"),
+        ],
+        "Tools": [
+            st.Page(
+                "views/calculator.py", title="Calculator", icon=":material/calculate:", url_path="calculator"
+            ),
+        ],
+    }
 )
 with st.sidebar:
     st.caption(f"Run store: {escape(store.root())}")
-    st.caption("Read-only. Nothing here starts or changes a run.")
+    st.caption("Nothing here starts or changes a run. Deleting one asks first.")
 page.run()

@@ -35,11 +35,13 @@ def show(page: store.RunPage) -> None:
         ui.nothing("This run has no measured request.")
         return
     groups = sorted(requests["group"].dropna().unique())
-    left, right = st.columns(2)
-    picked_groups = left.multiselect("Groups", groups, placeholder="all groups") if len(groups) > 1 else []
-    status = right.segmented_control(
-        "Status", sorted(requests["status"].dropna().unique()), selection_mode="multi"
-    )
+    states = sorted(requests["status"].dropna().unique())
+    picked_groups: list[str] = []
+    status: list[str] = []
+    if len(groups) > 1:
+        picked_groups = st.multiselect("Groups", groups, placeholder="all groups")
+    if len(states) > 1:
+        status = st.segmented_control("Status", states, selection_mode="multi") or []
     shown = requests
     if picked_groups:
         shown = shown[shown["group"].isin(picked_groups)]
@@ -72,8 +74,21 @@ def show(page: store.RunPage) -> None:
 
 def _by_name(page: store.RunPage, shown: pd.DataFrame) -> None:
     ids = shown["request_id"].dropna().tolist()
-    chosen = st.selectbox("Or choose a request by its id", ids, index=None, placeholder="request id")
-    if chosen is not None:
+    asked = st.query_params.get("request")
+    if asked is not None and asked != st.session_state.get("last_request"):
+        if asked not in ids:
+            st.warning(f"There is no request called {escape(asked)} among these.")
+        st.session_state["request"] = asked if asked in ids else None
+    elif st.session_state.get("request") not in ids:
+        st.session_state["request"] = None
+    chosen = st.selectbox(
+        "Or choose a request by its id", ids, index=None, placeholder="request id", key="request"
+    )
+    st.session_state["last_request"] = chosen
+    if chosen is None:
+        st.query_params.pop("request", None)
+    else:
+        st.query_params["request"] = chosen
         _detail(page, shown[shown["request_id"] == chosen].iloc[0].to_dict())
 
 
@@ -89,7 +104,7 @@ def _detail(page: store.RunPage, row: dict[Any, Any]) -> None:
     ]
     if not pd.isna(row["error"]):
         facts.append(("Error", str(row["error"])))
-    mine = [s for s in page.spans if s.request_id == request]
+    mine = page.tables.lives.of(request)
     by_phase: dict[str, float] = {}
     for span in mine:
         by_phase[span.phase] = by_phase.get(span.phase, 0.0) + 1000 * (span.end_s - span.start_s)
@@ -99,7 +114,10 @@ def _detail(page: store.RunPage, row: dict[Any, Any]) -> None:
         return
     window = (min(s.start_s for s in mine) - 0.01, max(s.end_s for s in mine) + 0.01)
     st.caption("All requests that were alive at the same time, and the engine's steps below.")
-    figure = timeline.timeline(page.spans, page.tables.requests, page.tables.steps, window, page.span_source)
+    shown = page.tables.alive(window)
+    figure = timeline.timeline(
+        shown.spans, page.tables.requests, page.tables.steps, window, page.tables.lives.source, shown.alive
+    )
     ui.chart(figure, "request-timeline", f"Timeline of request {request}")
     step = next((s.step_id for s in mine if s.step_id is not None), None)
     if step is not None:

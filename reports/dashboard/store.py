@@ -13,17 +13,25 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from engine.errors import InvalidInputError
+from experiments.capacity.models import CapacityResult
+from experiments.diagnosis.models import FINDINGS, Diagnosis
+from experiments.gate.models import GateResult
+from experiments.gate.selftest import SelfTest
+from experiments.ledger import LEDGER
 from experiments.models import SweepResult
-from reports.lifecycle import Span
+from reports import studies
+from reports.findings import load_findings
 from reports.run_data import RunData
 from reports.run_view import Tables, bucket
 from reports.sweeps import FactorProof, SweepInfo, list_sweeps, load_sweep, manifests, prove_factor
+from reports.time_split import time_split
 from workbench.errors import RunCorruptError
 from workbench.manifest import Manifest
 from workbench.runstore import Run, RunInfo, RunStore
 
 Signature = tuple[tuple[str, int, int], ...]
-_WATCHED = ("manifest.json", "metrics.json", "sweep.json")
+_WATCHED = ("manifest.json", "metrics.json", "sweep.json", "capacity.json", "gate.json", "aa.json")
 
 
 def root() -> Path:
@@ -59,7 +67,15 @@ def _store_signature(folder: Path) -> Signature:
 
 @st.cache_data(show_spinner=False, max_entries=2)
 def _runs(path: str, signature: Signature) -> list[RunInfo]:
-    return RunStore(path).list()[::-1]
+    base = Path(path).resolve()
+    return [_checked(info, base) for info in RunStore(path).list()[::-1]]
+
+
+def _checked(info: RunInfo, base: Path) -> RunInfo:
+    """A folder that leads out of the store is listed, but nothing of it is shown."""
+    if info.path.resolve().parent == base:
+        return info
+    return RunInfo(id=info.id, path=info.path, error="it links to a folder outside this run store")
 
 
 def runs() -> list[RunInfo]:
@@ -95,10 +111,42 @@ def open_run(run_id: str) -> Run:
     Raises:
         RunCorruptError: it is no run of this store, leads out of it, or can't be read.
     """
-    folder = _inside(run_id)
+    return RunStore(root()).open(folder_of(run_id))
+
+
+def folder_of(name: str) -> Path:
+    """The folder ``name`` directly under the store, none of whose files leads out of it.
+
+    Raises:
+        RunCorruptError: there is no such folder, or it or a file in it is a link to elsewhere.
+    """
+    folder = _inside(name)
     if folder is None:
-        raise RunCorruptError(f"{run_id}: no folder of this run store")
-    return RunStore(root()).open(folder)
+        raise RunCorruptError(f"{name}: no folder of this run store")
+    home = folder.resolve()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(home):
+                raise RunCorruptError(f"{name}: {entry.name} links to a file outside the run's folder")
+    return folder
+
+
+def remove_run(run_id: str) -> None:
+    """Delete a run for good.
+
+    Raises:
+        RunCorruptError: it is no run of this store, leads out of it, or is being written.
+    """
+    folder = _inside(run_id)
+    info = RunStore(root()).info(run_id) if folder is not None else None
+    if folder is None or info is None:
+        raise RunCorruptError(f"{run_id}: no run of this run store")
+    if info.status == "running":
+        raise RunCorruptError(f"{run_id}: it is being written; end it first")
+    try:
+        RunStore(root()).remove(run_id)
+    except (InvalidInputError, OSError) as error:
+        raise RunCorruptError(f"{run_id}: {error}") from None
 
 
 def _inside(name: str) -> Path | None:
@@ -107,7 +155,9 @@ def _inside(name: str) -> Path | None:
     if not name or name in (".", "..") or Path(name).name != name:
         return None
     folder = base / name
-    return folder if folder.is_dir() and folder.resolve().parent == base.resolve() else None
+    if not folder.is_dir() or folder.resolve().parent != base.resolve():
+        return None
+    return folder
 
 
 @dataclass(frozen=True)
@@ -119,8 +169,6 @@ class RunPage:
     manifest: Manifest
     metrics: dict[str, Any] | None
     tables: Tables
-    spans: list[Span]
-    span_source: str
     tokens: pd.DataFrame | None
     bucket_s: float
 
@@ -142,8 +190,22 @@ def _run_page(path: str, signature: Signature) -> RunPage:
         tokens = None
         if str(error) not in tables.problems:
             tables.problems.append(str(error))
-    spans, source = tables.spans()
-    return RunPage(run.path.name, run.path, run.manifest, metrics, tables, spans, source, tokens, width)
+    return RunPage(run.path.name, run.path, run.manifest, metrics, tables, tokens, width)
+
+
+@st.cache_data(show_spinner="Splitting the requests' time …", max_entries=6)
+def _time_split(path: str, signature: Signature) -> pd.DataFrame | None:
+    return time_split(open_run(Path(path).name))
+
+
+def split_of(run_id: str) -> pd.DataFrame | None:
+    """Where each request's time went, see ``reports.time_split``.
+
+    Raises:
+        RunCorruptError: a table can't be read.
+    """
+    folder = folder_of(run_id)
+    return _time_split(str(folder), signature(folder))
 
 
 def run_page(run_id: str) -> RunPage:
@@ -152,9 +214,7 @@ def run_page(run_id: str) -> RunPage:
     Raises:
         RunCorruptError: it is no run of this store or can't be read.
     """
-    folder = _inside(run_id)
-    if folder is None:
-        raise RunCorruptError(f"{run_id}: no folder of this run store")
+    folder = folder_of(run_id)
     return _run_page(str(folder), signature(folder))
 
 
@@ -180,7 +240,75 @@ def sweep_page(sweep_id: str) -> SweepPage:
     Raises:
         RunCorruptError: it is no sweep of this store or can't be read.
     """
-    folder = _inside(sweep_id)
-    if folder is None:
-        raise RunCorruptError(f"{sweep_id}: no folder of this run store")
+    folder = folder_of(sweep_id)
     return _sweep_page(str(folder), signature(folder))
+
+
+def findings(run_id: str) -> Diagnosis | None:
+    """What ``workbench diagnose`` left in the run's folder; None: nothing.
+
+    Raises:
+        RunCorruptError: it can't be read.
+    """
+    run = open_run(run_id)
+    return load_findings(run) if (run.path / FINDINGS).exists() else None
+
+
+@st.cache_data(show_spinner=False, max_entries=2)
+def _studies(
+    path: str, signature: Signature
+) -> tuple[
+    list[studies.Study[CapacityResult]], list[studies.Study[GateResult]], list[studies.Study[SelfTest]]
+]:
+    base = Path(path)
+    return studies.list_capacities(base), studies.list_gates(base), studies.list_self_tests(base)
+
+
+def capacities() -> list[studies.Study[CapacityResult]]:
+    """Every capacity search of the store, newest first; unreadable ones carry an error."""
+    return _studies(str(root()), _store_signature(root()))[0]
+
+
+def gates() -> list[studies.Study[GateResult]]:
+    """Every gate of the store, newest first; unreadable ones carry an error."""
+    return _studies(str(root()), _store_signature(root()))[1]
+
+
+def self_tests() -> list[studies.Study[SelfTest]]:
+    """Every A/A record of the store, newest first; unreadable ones carry an error."""
+    return _studies(str(root()), _store_signature(root()))[2]
+
+
+def capacity(capacity_id: str) -> CapacityResult:
+    """Raises:
+    RunCorruptError: it is no search of this store or can't be read.
+    """
+    return studies.load_capacity(folder_of(capacity_id))
+
+
+def gate(gate_id: str) -> GateResult:
+    """Raises:
+    RunCorruptError: it is no gate of this store or can't be read.
+    """
+    return studies.load_gate(folder_of(gate_id))
+
+
+def still_running(info: RunInfo) -> bool:
+    """Is the process that writes this run alive? Looked up now, not from the cache."""
+    fresh = RunStore(root()).info(info.id)
+    return fresh is not None and fresh.status == "running"
+
+
+def open_sweeps() -> list[Path]:
+    """Folders of sweeps that have a ledger and no final ``sweep.json``, the newest first."""
+    finished = {s.id for s in sweeps() if s.result is not None and s.result.status != "running"}
+    base = root()
+    try:
+        names = sorted(os.listdir(base), reverse=True)
+    except OSError:
+        return []
+    return [
+        base / name
+        for name in names
+        if name not in finished and (base / name / LEDGER).is_file() and _inside(name) is not None
+    ]

@@ -14,8 +14,8 @@ from reports.figures import style
 from reports.markdown import escape
 from reports.render import environment
 
-RUN_VIEW, SWEEP_VIEW, COMPARE_VIEW, XRAY_VIEW = (
-    f"views/{name}.py" for name in ("run", "sweep", "compare", "xray")
+RUN_VIEW, SWEEP_VIEW, COMPARE_VIEW, XRAY_VIEW, CAPACITY_VIEW, GATE_VIEW, LIVE_VIEW = (
+    f"views/{name}.py" for name in ("run", "sweep", "compare", "xray", "capacity", "gate", "live")
 )
 _CHART = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
 
@@ -93,6 +93,47 @@ def tabs(names: Sequence[str], draw: Sequence[Callable[[], None]]) -> None:
             st.query_params["tab"] = name
             with tab:
                 content()
+
+
+def one_of(label: str, key: str, options: Sequence[str], start: int = 0) -> str:
+    """A switch between ``options``; always one of them is on."""
+    widget = f"one_of_{key}"
+    if widget not in st.session_state:
+        st.session_state[widget] = options[start]
+    return str(st.segmented_control(label, options, key=widget, required=True, label_visibility="collapsed"))
+
+
+def steps(key: str, low: int, high: int) -> int:
+    """A slider over step ids, kept in step with ``?key=ID``; what lies outside is moved to the next end."""
+    if low >= high:
+        return low
+    widget, last = f"at_{key}", f"last_{key}"
+    asked = st.query_params.get(key, "")
+    if asked.isdecimal() and len(asked) < 16 and int(asked) != st.session_state.get(last):
+        st.session_state[widget] = int(asked)
+    st.session_state[widget] = min(max(st.session_state.get(widget, low), low), high)
+    chosen = int(st.slider("Step", low, high, key=widget))
+    st.session_state[last] = chosen
+    st.query_params[key] = str(chosen)
+    return chosen
+
+
+def jumps(key: str, ids: Sequence[int], place: int, targets: Sequence[tuple[str, Sequence[int]]]) -> None:
+    """Buttons that move the slider of ``steps`` from ``ids[place]``: one back, one on, and to the next step
+    of each of ``targets``.
+    """
+    around = [
+        ("Previous", ids[place - 1] if place else None),
+        ("Next", ids[place + 1] if place + 1 < len(ids) else None),
+    ]
+    around += [(label, next((i for i in found if i > ids[place]), None)) for label, found in targets]
+    with st.container(horizontal=True):
+        for label, step in around:
+            st.button(label, disabled=step is None, on_click=_move, args=(key, step))
+
+
+def _move(key: str, step: int) -> None:
+    st.session_state[f"at_{key}"] = step
 
 
 def link(page: str, **query: str) -> str:

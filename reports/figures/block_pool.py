@@ -148,7 +148,7 @@ def by_request(held: Sequence[Held], unexplained: int, cached: int, free: int) -
     )
     in_use = sum(h.blocks for h in held)
     legend = [
-        (f"held, {len(held)} requests in turns of two shades (n = {in_use})", style.BLUE, in_use),
+        (_holders(held), style.BLUE, in_use),
         (f"in use, holder not in the trace (n = {unexplained})", style.VERMILLION, unexplained),
         (f"{CACHED} (n = {cached})", "#CBB26A", cached),
         (f"{FREE} (n = {free})", style.tint_solid(style.GREY), free),
@@ -160,7 +160,15 @@ def by_request(held: Sequence[Held], unexplained: int, cached: int, free: int) -
     note = "a cell is a block" if each == 1 else f"a cell stands for {each} blocks"
     figure.update_xaxes(visible=True, showticklabels=False, ticks="", showgrid=False, title_text=note)
     figure.update_yaxes(visible=False, autorange="reversed")
-    return style.finish(figure, 150 + max(60, min(260, 12 * rows)), margin={"l": 8, "r": 8, "t": 76, "b": 34})
+    return style.finish(figure, 124 + max(60, min(260, 12 * rows)), margin={"l": 8, "r": 8, "t": 56, "b": 34})
+
+
+def _holders(held: Sequence[Held]) -> str:
+    holding = [one for one in held if one.blocks]
+    count = sum(one.blocks for one in holding)
+    if len(holding) == 1:
+        return f"held by one request (n = {count})"
+    return f"held by {len(holding)} requests, their shades alternate (n = {count})"
 
 
 @dataclass(frozen=True)

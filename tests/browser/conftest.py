@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.reports.store_factory import write_store
+from tests.reports.study_factory import write_capacity, write_findings, write_gate, write_self_test
 
 CHROMIUM = os.environ.get("WORKBENCH_CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -39,27 +40,38 @@ def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def browsed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_store(tmp_path_factory.mktemp("browsed"))
+    root = write_store(tmp_path_factory.mktemp("browsed"))
+    write_capacity(root, runs=["run-a", "run-b", None, None, None])
+    write_gate(root, "gate-1", day=1)
+    write_gate(root, "gate-2", slower=0.2, day=2)
+    write_self_test(root)
+    write_findings(root / "run-a")
+    return root
 
 
 @pytest.fixture(scope="session")
 def dashboard(browsed_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of ``workbench dashboard`` on the synthetic store, in a process of its own."""
+    with serving(browsed_store, tmp_path_factory.mktemp("dashboard")) as home:
+        yield home
+
+
+@contextmanager
+def serving(store: Path, logs: Path) -> Iterator[str]:
+    """``workbench dashboard`` on ``store`` in a process of its own; gives its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     code = "import typer; from reports.commands import register; a = typer.Typer(); register(a); a()"
     command = [sys.executable, "-c", code, "dashboard", "--no-browser", "--port", str(port)]
-    log = tmp_path_factory.mktemp("dashboard") / "server.log"
+    log = logs / "server.log"
     with log.open("w") as out:
-        server = subprocess.Popen(
-            [*command, "--runs-dir", str(browsed_store)], stdout=out, stderr=subprocess.STDOUT
-        )
+        server = subprocess.Popen([*command, "--runs-dir", str(store)], stdout=out, stderr=subprocess.STDOUT)
         try:
             _wait(f"http://127.0.0.1:{port}/_stcore/health", server, log)
             yield f"http://127.0.0.1:{port}"
         finally:
-            server.send_signal(signal.SIGINT)
+            server.terminate()  # a background job ignores SIGINT, and so do its children
             try:
                 server.wait(15)
             except subprocess.TimeoutExpired:

@@ -1,6 +1,4 @@
-"""The dashboard and the exported report in a real browser: pages draw, links lead on, the network is never
-used.
-"""
+"""The dashboard in a real browser: pages draw, links lead on, no other host is asked for anything."""
 
 from __future__ import annotations
 
@@ -11,11 +9,10 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from reports.html import write_run_report, write_sweep_report
-from workbench.runstore import RunStore
+from tests.browser.watched import PATIENCE_MS, Watched
 
 pytestmark = pytest.mark.browser
-_PATIENCE_MS = 45_000
+_PATIENCE_MS = PATIENCE_MS
 PAGES = {
     "runs": ("", "Runs and sweeps", 0),
     "run-latency": ("run?run=run-a", "chunk 256", 2),
@@ -27,29 +24,15 @@ PAGES = {
     "sweep-levels": ("sweep?sweep=sweep-chunk&tab=Levels", "Which chunk_size serves short chats best", 2),
     "compare": ("compare?runs=run-a&runs=run-b", "Compare runs", 2),
     "xray": ("xray?run=run-a&step=120", "Engine X-ray", 3),
+    "lesson": ("xray?lesson=12", "Engine X-ray", 3),
+    "run-split": ("run?run=run-a&tab=Where time goes", "chunk 256", 2),
+    "run-findings": ("run?run=run-a&tab=Findings", "chunk 256", 0),
+    "capacity": ("capacity", "Capacity on chat", 1),
+    "gate": ("gate?gate=gate-2", "Performance gate", 1),
+    "gate-history": ("gate?gate=gate-2&tab=History", "Performance gate", 1),
+    "live": ("live", "Live", 0),
+    "calculator": ("calculator?model=Llama-3.1-70B&gpus=4", "Calculator", 0),
 }
-
-
-class Watched:
-    """A browser context that notes what must not happen: script errors, dialogs, requests to other hosts."""
-
-    def __init__(self, context: BrowserContext, home: str) -> None:
-        self.context, self.home = context, home
-        self.outside: list[str] = []
-        self.errors: list[str] = []
-        context.set_default_timeout(_PATIENCE_MS)
-        context.on("request", lambda request: self._request(request.url))
-        context.on("weberror", lambda error: self.errors.append(str(error.error)))
-        context.on("dialog", lambda dialog: self.errors.append(f"dialog: {dialog.message}"))
-
-    def _request(self, url: str) -> None:
-        if not url.startswith((self.home, "data:", "blob:")):
-            self.outside.append(url)
-
-    def page(self, path: str) -> Page:
-        page = self.context.new_page()
-        page.goto(self.home + path)
-        return page
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +74,7 @@ def test_every_page_draws(watched: Watched, shots: Path, name: str) -> None:
 def test_dark_and_narrow(
     watched: Watched, shots: Path, kind: str, scheme: Literal["dark", "light"], width: int
 ) -> None:
-    for name in ("sweep", "xray"):
+    for name in ("runs", "sweep", "xray", "lesson", "gate", "calculator"):
         path, heading, charts = PAGES[name]
         page = watched.context.new_page()
         page.emulate_media(color_scheme=scheme)
@@ -136,37 +119,3 @@ def test_a_sweep_is_one_click_from_the_start(watched: Watched) -> None:
     _drawn(page, "Runs and sweeps", 0)
     page.get_by_role("link", name="Open sweep").click()
     _drawn(page, "Which chunk_size serves short chats best", 1)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)], ids=["light", "dark", "narrow"]
-)
-@pytest.mark.parametrize("kind", ["sweep", "run", "hostile"])
-def test_the_report_opens_from_a_file_without_a_network(
-    browser: Browser, browsed_store: Path, shots: Path, kind: str, scheme: str, width: int
-) -> None:
-    store = RunStore(browsed_store)
-    if kind == "sweep":
-        path = write_sweep_report(browsed_store / "sweep-chunk")
-    else:
-        path = write_run_report(store.open("run-a" if kind == "run" else "run-hostile"))
-    context = browser.new_context(
-        viewport={"width": width, "height": 900},
-        color_scheme=scheme,
-        offline=True,  # type: ignore[arg-type]
-    )
-    watched = Watched(context, path.as_uri())
-    page = watched.page("")
-    page.wait_for_selector("html[data-ready=yes]", timeout=_PATIENCE_MS)
-    count = page.locator(".plot[data-figure]").count()
-    assert count == (4 if kind == "sweep" else 7)
-    assert page.locator(".plot[data-figure] svg.main-svg").count() >= count
-    assert page.locator("img").count() == 0
-    assert page.get_by_text("could not be drawn").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    page.screenshot(path=shots / f"report-{kind}-{scheme}-{width}.png", full_page=True)
-    page.emulate_media(media="print")
-    assert page.locator("nav.toc").is_visible() is False
-    context.close()
-    assert watched.outside == []
-    assert watched.errors == []

@@ -7,41 +7,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from reports.dashboard import store
+from tests.reports.page_opener import open_page, said
 from tests.reports.store_factory import HOSTILE, write_broken, write_run, write_store
 from workbench.errors import RunCorruptError
 
-APP = Path(store.__file__).with_name("app.py")
 VIEWS = ("runs", "run", "sweep", "compare", "xray")
-
-
-def open_page(view: str, **query: str | list[str]) -> AppTest:
-    """The page as after following a link with this query."""
-    page = AppTest.from_file(str(APP), default_timeout=60).run()
-    page.switch_page(f"views/{view}.py")
-    for key, value in query.items():
-        page.query_params[key] = value
-    page.run()
-    assert not page.exception, [e.value for e in page.exception]
-    return page
-
-
-def said(page: AppTest) -> str:
-    """Everything a reader is told outside of charts and tables."""
-    kinds = (
-        page.title,
-        page.info,
-        page.warning,
-        page.error,
-        page.success,
-        page.caption,
-        page.markdown,
-        page.subheader,
-    )
-    texts = [str(element.value) for kind in kinds for element in kind]
-    return "\n".join([*texts, *(str(element.proto.body) for element in page.get("html"))])
 
 
 @pytest.fixture
@@ -85,7 +57,10 @@ def test_small_stores(view: str, kind: str, tmp_path: Path, use: pytest.MonkeyPa
     assert expected.get((view, kind), nothing[view]) in text
 
 
-TABS = ("Latency", "Timeline", "Steps", "Hardware", "Requests", "Configuration")
+TABS = (
+    *("Latency", "Where time goes", "Findings", "Timeline", "Requests", "Steps", "Hardware"),
+    "Configuration",
+)
 
 
 @pytest.mark.parametrize(

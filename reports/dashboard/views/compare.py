@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from reports import run_view
 from reports.config_diff import differences
 from reports.dashboard import store, ui
 from reports.figures import compare, latency
@@ -18,13 +19,19 @@ _MOST = 6
 
 
 def _open(ids: list[str]) -> dict[str, store.RunPage]:
+    """Pages by what the runs are called here: their names where these tell them apart."""
     pages = {}
     for run_id in ids:
         try:
             pages[run_id] = store.run_page(run_id)
         except RunCorruptError as error:
             st.error(f"{escape(run_id)} can't be read: {escape(error)}")
-    return pages
+    names = [run_view.display_name(page.manifest) for page in pages.values()]
+    if len(set(names)) < len(names):
+        names = [f"{name} · {run_id[-6:]}" for name, run_id in zip(names, pages, strict=True)]
+    if len(set(names)) < len(names):
+        return pages
+    return dict(zip(names, pages.values(), strict=True))
 
 
 def _settings(pages: dict[str, store.RunPage]) -> None:

@@ -9,15 +9,25 @@ import pandas as pd
 import streamlit as st
 
 from reports import run_view
-from reports.dashboard import request_view, store, ui
+from reports.dashboard import findings_view, request_view, store, ui
 from reports.facts import fact_list
-from reports.figures import latency, telemetry, timeline
+from reports.figures import latency, split, telemetry, timeline
 from reports.figures import steps as step_figures
 from reports.html import run_html
 from reports.markdown import escape
+from reports.roofline import roofline_of
 from workbench.errors import RunCorruptError
 
-TABS = ("Latency", "Timeline", "Steps", "Hardware", "Requests", "Configuration")
+TABS = (
+    "Latency",
+    "Where time goes",
+    "Findings",
+    "Timeline",
+    "Requests",
+    "Steps",
+    "Hardware",
+    "Configuration",
+)
 _WINDOW_REQUESTS = 80
 
 
@@ -54,16 +64,31 @@ def _header(page: store.RunPage) -> None:
             ui.validity(validity.get("valid"), validity.get("reasons") or [], "run")
     else:
         st.warning("This run has no computed metrics.")
+    if manifest.status == "running":
+        st.page_link(ui.LIVE_VIEW, label="Follow it live", icon=":material/sensors:")
+    _bottleneck(page.id)
+
+
+def _bottleneck(run_id: str) -> None:
+    """The costliest finding, if the run was diagnosed."""
+    try:
+        found = store.findings(run_id)
+    except RunCorruptError:
+        return  # the findings tab says why
+    if found is not None and found.top is not None:
+        st.info(
+            f"**Bottleneck:** {escape(found.top.claim)} (confidence {found.top.confidence}; evidence in the "
+            "tab Findings)",
+            icon=":material/troubleshoot:",
+        )
 
 
 def _latency(page: store.RunPage) -> None:
     samples = latency.latencies(page.tables.requests, page.tables.gaps)
     bounds = run_view.slo_bounds(page.metrics, page.manifest)
-    ui.chart(
-        latency.ecdf({run_view.display_name(page.manifest): samples}, bounds),
-        "ecdf",
-        "Distribution of latencies",
-    )
+    kinds = ("Distribution", "Tails (log axes)")
+    draw = latency.ecdf if ui.one_of("Latencies as", "latency", kinds) == kinds[0] else latency.ccdf
+    ui.chart(draw({run_view.display_name(page.manifest): samples}, bounds), "ecdf", "Latencies of this run")
     rows = [
         {"metric": label, "n": s.get("n"), **{k: s.get(k) for k in run_view.STATISTICS}}
         for label, s in run_view.latency_table(page.metrics)
@@ -77,6 +102,21 @@ def _latency(page: store.RunPage) -> None:
     figure = step_figures.throughput(page.tokens, page.bucket_s, page.tables.requests)
     st.subheader("Throughput over time")
     ui.chart(figure, "throughput", "Output tokens per second over time")
+
+
+def _split(page: store.RunPage) -> None:
+    bounds = run_view.slo_bounds(page.metrics, page.manifest)
+    try:
+        parts = store.split_of(page.id)
+    except RunCorruptError as error:
+        st.error(f"The time of the requests can't be split: {escape(error)}")
+        return
+    st.subheader("Where the time to the first token goes")
+    ui.chart(split.ttft_split(parts), "ttft-split", "Mean parts of the time to first token")
+    st.caption("Requests by how long they waited for it. The parts of a request sum to its TTFT exactly.")
+    st.subheader("Which part missed the objectives")
+    ui.chart(split.slo_misses(parts, bounds), "slo-misses", "Missed objectives by the part at fault")
+    st.caption("A request counts for the part that was the furthest above the median of those that met it.")
 
 
 def _timeline(page: store.RunPage) -> None:
@@ -94,12 +134,15 @@ def _timeline(page: store.RunPage) -> None:
             (0.0, min(round(start_with, 3), end)),
             step=max(round(end / 200, 3), 0.001),
         )
-    if page.tables.steps is None or page.tables.events is None:
+    if page.tables.steps is None or not page.tables.traced:
         st.info(
             "This run has no engine trace, so the rows show what the client saw. Traces are written by the "
             "builtin engine."
         )
-    figure = timeline.timeline(page.spans, requests, page.tables.steps, window, page.span_source)
+    shown = page.tables.alive(window)
+    figure = timeline.timeline(
+        shown.spans, requests, page.tables.steps, window, page.tables.lives.source, shown.alive
+    )
     ui.chart(figure, "timeline", "Requests over time above the engine's steps")
     if page.tables.steps is not None and len(page.tables.steps):
         st.page_link(
@@ -122,7 +165,11 @@ def _steps(page: store.RunPage) -> None:
         ui.chart(step_figures.step_cost(steps), "step-cost", "Step time against tokens")
     with right:
         st.subheader("Decode step time against context")
-        ui.chart(step_figures.decode_cost(steps), "decode-cost", "Decode step time against context")
+        ui.chart(
+            step_figures.decode_cost(steps, roofline_of(page.manifest)),
+            "decode-cost",
+            "Decode step time against context",
+        )
 
 
 def _hardware(page: store.RunPage) -> None:
@@ -158,7 +205,16 @@ def _page(run_id: str) -> None:
         st.error(f"This run can't be read: {escape(error)}")
         return
     _header(page)
-    draw = (_latency, _timeline, _steps, _hardware, request_view.show, _configuration)
+    draw = (
+        _latency,
+        _split,
+        findings_view.show,
+        _timeline,
+        request_view.show,
+        _steps,
+        _hardware,
+        _configuration,
+    )
     ui.tabs(TABS, [partial(content, page) for content in draw])
 
 
