@@ -75,7 +75,8 @@ def decode(
     while time.monotonic() < until:
         _enter(core, batch)
         batch += 1
-        times, marks = [time.monotonic_ns()], []
+        times = [time.monotonic_ns()]
+        marks: list[bool] = []
         while core.has_work():
             recorder.enabled = turns and len(marks) % 4 in (1, 2)
             marks.append(recorder.enabled)
