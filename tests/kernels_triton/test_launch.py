@@ -49,4 +49,4 @@ def test_splits_fill_the_device_but_not_beyond_the_context() -> None:
 
 def test_the_interpreter_splits_short_contexts() -> None:
     assert (min_split_tokens(0), min_split_tokens(90)) == (16, 256)
-    assert decode_splits(4, 1, 2, 96, min_split_tokens(0)) == 8
+    assert decode_splits(1, 1, 2, 96, min_split_tokens(0)) == 2

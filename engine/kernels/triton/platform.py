@@ -41,7 +41,7 @@ class Platform:
         return self.arch == INTERPRETER_ARCH
 
 
-INTERPRETER = Platform(INTERPRETER_ARCH, 4)
+INTERPRETER = Platform(INTERPRETER_ARCH, 1)
 
 
 @functools.cache
