@@ -17,6 +17,7 @@ import os
 import random
 import tempfile
 import time
+from itertools import pairwise
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -58,12 +59,15 @@ class Switch:
 
 
 def decode(
-    recorder: Switch, threads: int, seconds: float, turns: bool
+    recorder: Switch, threads: int, seconds: float, record: bool
 ) -> tuple[list[Ints], list[list[bool]]]:
     """Decode batches of 16 requests until the time is up.
 
+    Args:
+        record: record two of four steps; else none.
+
     Returns:
-        For each batch the stamps around its steps (ns) and which of the steps were recorded.
+        For each batch the stamps around its steps (ns) and which of the steps were marked for recording.
     """
     config = EngineConfig.create(num_threads=threads, enable_prefix_caching=False)
     executor, info = create_executor(config)
@@ -78,8 +82,8 @@ def decode(
         times = [time.monotonic_ns()]
         marks: list[bool] = []
         while core.has_work():
-            recorder.enabled = turns and len(marks) % 4 in (1, 2)
-            marks.append(recorder.enabled)
+            marks.append(len(marks) % 4 in (1, 2))
+            recorder.enabled = record and marks[-1]
             core.step()
             times.append(time.monotonic_ns())
         stamps.append(np.array(times[SETTLE:], np.int64))
@@ -110,7 +114,7 @@ def trace(threads: int, seconds: float, control: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         writer = None if control else TraceWriter(folder)
         switch = Switch(writer or NullRecorder())
-        stamps, watched = decode(switch, threads, seconds, turns=True)
+        stamps, watched = decode(switch, threads, seconds, record=not control)
     ratios = []
     for times, marks in zip(stamps, watched, strict=True):
         took = np.log(np.diff(times))
@@ -126,27 +130,35 @@ def trace(threads: int, seconds: float, control: bool) -> dict[str, float]:
 
 
 def telemetry(threads: int, seconds: float) -> dict[str, float]:
-    """Steps in which a sample was taken over the two steps around them that had none."""
+    """Steps in which a sample was taken over the two steps around them that had none. ``itl``: the same
+    spread over all steps.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     poller = context.Process(target=_poll, args=(os.getpid(), theirs))
     poller.start()
-    stamps, _ = decode(Switch(NullRecorder()), threads, seconds, turns=False)
+    ours.recv()  # it has imported, and samples
+    stamps, _ = decode(Switch(NullRecorder()), threads, seconds, record=False)
     ours.send(None)
-    spans = np.array(ours.recv(), np.int64)
+    spans = np.array(ours.recv(), np.int64).reshape(-1, 2)
     poller.join()
-    ratios, steps = [], 0
+    ratios: list[float] = []
+    steps = sampled_steps = 0
     for times in stamps:
         took = np.log(np.diff(times))
-        first = np.searchsorted(spans[:, 1], times[:-1], side="right")
-        last = np.searchsorted(spans[:, 0], times[1:], side="left")
-        sampled = last > first
+        ended = np.searchsorted(spans[:, 1], times[:-1], side="right")
+        begun = np.searchsorted(spans[:, 0], times[1:], side="left")
+        sampled = begun > ended
         steps += len(took)
-        for i in range(1, len(took) - 1):
-            if sampled[i] and not sampled[i - 1] and not sampled[i + 1]:
-                ratios.append(took[i] - (took[i - 1] + took[i + 1]) / 2)
+        sampled_steps += int(sampled.sum())
+        edges = np.flatnonzero(np.diff(sampled.astype(np.int8)))
+        for before, last in pairwise(edges):
+            # Steps before + 1 to last: one sample may lie across two of them.
+            if sampled[before + 1] and last + 1 < len(took):
+                inside = float(took[before + 1 : last + 1].mean())
+                ratios.append(inside - float(took[before] + took[last + 1]) / 2)
     found = _summary("sampled_step", np.array(ratios))
-    part = len(ratios) / steps
+    part = sampled_steps / steps
     return {"steps": float(steps), "step_ms": _middle_ms(stamps), "samples": float(len(ratios)),
             "sample_ms": float(np.median(spans[:, 1] - spans[:, 0]) / 1e6), **found,
             **{f"itl_{end}_percent": part * found[f"sampled_step_{end}_percent"]
@@ -169,6 +181,7 @@ class _Timed(CpuSampler):
 def _poll(pid: int, until: Connection) -> None:
     sampler = _Timed(pid)
     with sampler:
+        until.send(None)
         until.recv()
     until.send(sampler.spans)
 
