@@ -46,6 +46,15 @@ def test_greedy_takes_the_first_of_the_best() -> None:
     assert sampler.sample(logits, [1, 0]).token_ids == [1, 0]
 
 
+@pytest.mark.parametrize("first", [0, 15, 16, 1000, 49_150])
+def test_greedy_takes_the_first_of_the_best_of_a_whole_vocabulary(first: int) -> None:
+    logits = torch.full((1, 49_152), -INF)
+    logits[0, first:] = 2.5
+    assert sample_one(greedy(), logits) == first
+    logits[0, 49_151] = 2.6
+    assert sample_one(greedy(), logits) == 49_151
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1e-12, 1e-6, 9e-6])
 def test_tiny_temperatures_are_greedy(temperature: float) -> None:
     logits = logits_of(1)
