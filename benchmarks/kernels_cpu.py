@@ -53,7 +53,7 @@ def measure(
     times = []
     for _ in range(repeats):
         meter.sample()
-        call()  # torch's threads still poll for a while after the meter's products, as they never do in a step
+        call()  # torch's threads still poll for a while after the meter's products: not so in a step
         times.append(seconds(call) * 1e3)
     floors: Floors = meter.floors()
     memory, compute = floors.memory_ms(num_bytes), floors.compute_ms(flop, dtype)
