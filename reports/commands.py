@@ -108,7 +108,7 @@ def dashboard(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 8501,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
-    """Open the run store in the browser. Read-only; served on 127.0.0.1 until Ctrl-C."""
+    """Open the run store in the browser: it starts nothing. Served on 127.0.0.1 until Ctrl-C."""
     from reports.dashboard.launch import PortTakenError, serve
 
     try:

@@ -13,7 +13,7 @@ APP = Path(store.__file__).with_name("app.py")
 
 def open_page(view: str, **query: str | list[str]) -> AppTest:
     """The page as after following a link with this query; an exception in it fails the test."""
-    page = AppTest.from_file(str(APP), default_timeout=60).run()
+    page = AppTest.from_file(str(APP), default_timeout=60)
     page.switch_page(f"views/{view}.py")
     for key, value in query.items():
         page.query_params[key] = value
