@@ -27,6 +27,7 @@ from experiments.gate.arms import export_revision
 from experiments.gate.models import Side
 from experiments.gate.run import Gate, GateRequest
 from experiments.gate.scripts_runner import RunScript, run_script
+from experiments.gate.workloads import with_sha256
 
 SPOILED: dict[str, str] = {
     "killed": "os.kill(os.getpid(), 9)",
@@ -53,6 +54,23 @@ def spoiled_run(case: str, scratch: Path) -> RunScript:
         return run_script(side, script, specification, timeout_s, scripts=folder)
 
     return run
+
+
+def longer(run: RunScript, times: int) -> RunScript:
+    """The wall clock's load, ``times`` as many requests: the small model is through with it in half a second."""
+
+    def repeated(side: Side, script: str, specification: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        if script == "wall" and times > 1:
+            light, full = specification["light"], specification["saturated"]
+            rest = {name: value for name, value in specification.items() if name != "sha256"}
+            more = {
+                "light": {**light, "requests": light["requests"] * times},
+                "saturated": {**full, "repeats": full["repeats"] * times},
+            }
+            specification = with_sha256({**rest, **more})
+        return run(side, script, specification, timeout_s)
+
+    return repeated
 
 
 def judge(request: GateRequest, run: RunScript, say: Callable[[str], None]) -> dict[str, Any]:
@@ -105,6 +123,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1000, help="gates to run in this call")
     parser.add_argument("--model", default="smollm2-135m", help="or small")
     parser.add_argument("--num-threads", type=int, default=None)
+    parser.add_argument("--times", type=int, default=1, help="as many requests in a run")
     parser.add_argument("--revision", default="HEAD")
     parser.add_argument("--out", type=Path, default=Path("gate-record.jsonl"))
     arguments = parser.parse_args()
@@ -123,8 +142,10 @@ def main() -> None:
         options = {"model": model_of(arguments.model, scratch), "engine": engine}
         for case, seed in [key for key in wanted if key not in done][: arguments.most]:
             say = partial(_say, case, seed)
-            found = judge(**plan(case, seed, scratch / "base", scratch, options), say=say)
-            what = {"case": case, "seed": seed, "model": arguments.model, **engine, "commit": commit}
+            gate = plan(case, seed, scratch / "base", scratch, options)
+            found = judge(gate["request"], longer(gate["run"], arguments.times), say=say)
+            what = {"case": case, "seed": seed, "model": arguments.model, "times": arguments.times, **engine}
+            what["commit"] = commit
             with arguments.out.open("a") as file:
                 file.write(json.dumps({**what, **found}) + "\n")
             say(f"{found['verdict']} (exit {found['exit_code']}): {found['reason']}")
