@@ -57,7 +57,7 @@ def spoiled_run(case: str, scratch: Path) -> RunScript:
 
 
 def longer(run: RunScript, times: int) -> RunScript:
-    """The wall clock's load, ``times`` as many requests: the small model is through with it in half a second."""
+    """``times`` as many requests: the small model is through with the usual load in half a second."""
 
     def repeated(side: Side, script: str, specification: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         if script == "wall" and times > 1:
