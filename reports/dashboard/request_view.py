@@ -41,7 +41,7 @@ def show(page: store.RunPage) -> None:
     if len(groups) > 1:
         picked_groups = st.multiselect("Groups", groups, placeholder="all groups")
     if len(states) > 1:
-        status = st.segmented_control("Status", states, selection_mode="multi") or []
+        status = st.segmented_control("Status", states, selection_mode="multi", format_func=escape) or []
     shown = requests
     if picked_groups:
         shown = shown[shown["group"].isin(picked_groups)]

@@ -104,6 +104,7 @@ def _list(value: Any) -> list[Any]:
 def history(gates: Sequence[tuple[str, GateResult]]) -> go.Figure:
     """Gates over time, oldest first: a panel per metric with the change, its interval and the verdict."""
     rows: dict[str, list[tuple[str, Any]]] = {}
+    gates = [(style.plain(name, 60), gate) for name, gate in gates]
     for name, gate in gates:
         for tier in gate.tiers:
             for finding in tier.findings if tier.tier == 2 else []:
@@ -152,9 +153,7 @@ def history(gates: Sequence[tuple[str, GateResult]]) -> go.Figure:
                 y=100 * share, line={"color": style.GREY, "width": 1.2, "dash": dash}, row=row, col=1
             )
         figure.update_yaxes(title_text=f"{LABELS[metric]}<br>(% worse)", row=row, col=1)
-    figure.update_xaxes(
-        type="category", categoryorder="array", categoryarray=[style.plain(n, 30) for n in names]
-    )
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=names)
     figure.update_xaxes(title_text="gate, oldest first", row=len(rows), col=1)
     return style.finish(figure, 130 + 150 * len(rows), margin={"l": 84, "r": 20, "t": 56, "b": 60})
 

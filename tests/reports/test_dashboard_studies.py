@@ -16,12 +16,11 @@ from tests.reports.store_factory import HOSTILE, write_run
 from tests.reports.study_factory import write_capacity, write_findings, write_gate, write_self_test
 from workbench.errors import RunCorruptError
 
-NEW = ("capacity", "gate", "live", "calculator")
+NEW = ("capacity", "gate", "live")
 NOTHING = {
     "capacity": "no readable capacity search yet",
     "gate": "no readable gate yet",
     "live": "Nothing is running in this store",
-    "calculator": "It fits: up to",
 }
 
 
@@ -108,6 +107,14 @@ def test_an_unusable_gate_is_not_green(root: Path) -> None:
     page = open_page("gate")
     assert "This is not green" in said(page)
     assert not page.success
+
+
+def test_choices_in_the_address_that_make_no_sense_are_ignored(root: Path) -> None:
+    write_run(root, "run-1", count=4)
+    page = open_page("runs", show=HOSTILE, q=HOSTILE, members="?", tags=HOSTILE)
+    assert "No run fits this filter." in said(page)
+    assert HOSTILE not in said(page)
+    assert "1 of 1 runs" in said(open_page("runs", show="../../etc"))
 
 
 def test_hostile_text_stays_text(root: Path) -> None:
