@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.kernels.cpu import build
-from engine.kernels.cpu.build import KernelBuildError, build_library
+from engine.kernels.cpu.build import InstructionSet, KernelBuildError, build_library
 
 
 @pytest.fixture
@@ -78,6 +78,16 @@ def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("WORKBENCH_CPU_ISA", "mmx")
     with pytest.raises(KernelBuildError, match="WORKBENCH_CPU_ISA='mmx'"):
         build_library()
+
+
+@pytest.mark.parametrize(("allowed", "isa"), [(True, "native"), (False, "native"), (False, "avx2")])
+def test_without_the_systems_word_the_matrix_unit_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, allowed: bool, isa: InstructionSet
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(build, "matrix_unit_allowed", lambda: allowed)
+    # Other instruction sets have no matrix unit to leave out.
+    assert ("-mno-amx-tile" in build._flags(isa)) is (isa == "native" and not allowed)
 
 
 def test_a_cache_that_can_not_be_made_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
