@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 import torch
 
 from engine.kernels.cpu.build import InstructionSet
-from engine.kernels.cpu.library import load_library
 from engine.models.config import ModelConfig
 from engine.models.weights import LayerWeights, ModelWeights
 
@@ -22,7 +21,7 @@ def supported_isas() -> list[InstructionSet]:
         isas.append("avx2")
     if features == "AVX512":
         isas.append("avx512")
-    if load_library().wb_isa() == 4:  # native is the matrix unit then: what it replaces is tried too
+    if torch.cpu.get_capabilities().get("amx_bf16"):  # native is the matrix unit then: what it replaces too
         isas.append("avx512_bf16")
     return isas
 
