@@ -60,20 +60,26 @@ class ThreadRunner:
     """
 
     def __init__(self, executor: Executor) -> None:
-        self._begin: Callable[[StepPlan], Any] = executor.execute
-        self._finish: Callable[[Any], StepResult] | None = None
-        if isinstance(executor, PipelinedExecutor):
-            self._begin, self._finish = executor.begin, executor.finish
+        self._executor = executor
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="executor")
         self._pending: deque[tuple[StepPlan, Future[Any]]] = deque()
 
     def submit(self, plan: StepPlan) -> None:
-        self._pending.append((plan, self._pool.submit(self._begin, plan)))
+        executor = self._executor
+        begin = executor.begin if isinstance(executor, PipelinedExecutor) else executor.execute
+        self._pending.append((plan, self._pool.submit(begin, plan)))
 
     def next_result(self) -> tuple[StepPlan, StepResult]:
         plan, future = self._pending.popleft()
         begun = future.result()
-        return plan, begun if self._finish is None else self._pool.submit(self._finish, begun).result()
+        if isinstance(begun, StepResult):  # nothing is left to wait for behind the next step
+            return plan, begun
+        return plan, self._pool.submit(self._finish, begun).result()
+
+    def _finish(self, begun: Any) -> StepResult:
+        if not isinstance(self._executor, PipelinedExecutor):
+            raise TypeError(f"{type(self._executor).__name__} can't finish a queued step")
+        return self._executor.finish(begun)
 
     def call(self, work: Callable[[], T]) -> T:
         return self._pool.submit(work).result()

@@ -70,6 +70,8 @@ class PipelinedExecutor(Protocol):
     between. Both are called on the thread that executes, in the order of the plans.
     """
 
-    def begin(self, plan: StepPlan) -> Any: ...
+    def begin(self, plan: StepPlan) -> Any:
+        """Queue a step. One that was run to its end comes back as its :class:`StepResult`."""
+        ...
 
     def finish(self, step: Any) -> StepResult: ...

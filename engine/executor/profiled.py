@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from engine.errors import InvalidInputError
 from engine.executor.base import Executor, PipelinedExecutor, Watched
@@ -90,7 +90,7 @@ class ProfiledExecutor:
 
     def finish(self, step: Any) -> StepResult:
         inner = self._inner
-        return inner.finish(step) if isinstance(inner, PipelinedExecutor) else step
+        return inner.finish(step) if isinstance(inner, PipelinedExecutor) else cast(StepResult, step)
 
     def _count(self, window: _Window, plan: StepPlan) -> None:
         window.step_ids.append(plan.step_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,6 +66,25 @@ def test_an_executor_that_cannot_queue_executes() -> None:
     runner = ThreadRunner(Plain())
     runner.submit(FIRST)
     assert runner.next_result() == (FIRST, StepResult(0, {"a": 5}))
+    runner.shutdown()
+
+
+def test_a_result_that_is_there_does_not_wait_for_the_next_step(tmp_path: Path) -> None:
+    """A watched executor that can't queue: its result is out while the next step still runs."""
+    may_end = threading.Event()
+
+    class Slow(Plain):
+        def execute(self, step: StepPlan) -> StepResult:
+            if step.step_id == 1:
+                assert may_end.wait(30)
+            return super().execute(step)
+
+    runner = ThreadRunner(ProfiledExecutor(Slow(), tmp_path))
+    runner.submit(FIRST)
+    runner.submit(SECOND)
+    assert runner.next_result()[1].step_id == 0
+    may_end.set()
+    assert runner.next_result()[1].step_id == 1
     runner.shutdown()
 
 
