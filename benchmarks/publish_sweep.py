@@ -2,7 +2,8 @@
 
     python -m benchmarks.publish_sweep RUNS_DIR/sweep-... reports/examples/chunk-size
 
-Runs (parquet tables, logs) stay behind. The folder is written whole or not at all.
+Runs (parquet tables, logs) stay behind, and the page's figures become pictures: the script that draws them is
+larger than all else together. The folder is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,16 @@ from experiments.models import SweepResult
 from reports.html import sweep_html
 from reports.markdown import sweep_markdown
 
+CHROMIUM = os.environ.get("WORKBENCH_CHROMIUM", "/usr/bin/chromium")
+_STILL = """async () => {
+  for (const node of document.querySelectorAll(".plot[data-figure]")) {
+    const size = {width: node.clientWidth, height: node.clientHeight};
+    const image = await Plotly.toImage(node, {format: "svg", ...size});
+    node.innerHTML = decodeURIComponent(image.slice(image.indexOf(",") + 1));
+  }
+  document.querySelectorAll("script").forEach((script) => script.remove());
+  return "<!doctype html>\\n" + document.documentElement.outerHTML;
+}"""
 LARGEST_PAGE = 1_500_000
 LARGEST_FOLDER = 2_500_000
 COPIED = ("schedule.json", "ledger.jsonl")
@@ -38,7 +49,7 @@ def publish(sweep: Path, out: Path) -> Path:
     (scratch / "sweep.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
     for name in COPIED:
         shutil.copy2(sweep / name, scratch / name)
-    (scratch / "report.html").write_text(sweep_html(sweep), encoding="utf-8")
+    (scratch / "report.html").write_text(still_page(sweep_html(sweep), scratch), encoding="utf-8")
     (scratch / "report.md").write_text(sweep_markdown(sweep), encoding="utf-8")
     (scratch / "README.md").write_text(readme(result), encoding="utf-8")
     check(scratch, [str(sweep.resolve()), str(sweep.parent.resolve()), str(Path.home()), str(Path.cwd())])
@@ -46,6 +57,29 @@ def publish(sweep: Path, out: Path) -> Path:
         shutil.rmtree(out)
     os.replace(scratch, out)
     return out
+
+
+def still_page(html: str, scratch: Path) -> str:
+    """The page with its figures as inline pictures, and no script in it.
+
+    Raises:
+        SystemExit: no Chromium.
+    """
+    from playwright.sync_api import sync_playwright
+
+    if not Path(CHROMIUM).exists():
+        raise SystemExit(f"{CHROMIUM}: a Chromium is needed (WORKBENCH_CHROMIUM)")
+    page_file = scratch / "live.html"
+    page_file.write_text(html, encoding="utf-8")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme="light")
+        page.goto(page_file.resolve().as_uri())
+        page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
+        text: str = page.evaluate(_STILL)
+        browser.close()
+    page_file.unlink()
+    return text
 
 
 def check(folder: Path, private: list[str]) -> None:
@@ -82,9 +116,9 @@ def readme(result: SweepResult) -> str:
         result.reproduce,
         "```",
         "",
-        "`report.html`: the page (offline) · `report.md`: the same in words · `sweep.json`: every number · "
-        "`schedule.json`: the question and the order, written before the first run · `ledger.jsonl`: what "
-        "happened. The runs themselves (tables, logs) are not kept here.",
+        "`report.html`: the page, its figures as pictures (`workbench report` makes the live one) · "
+        "`report.md`: the same in words · `sweep.json`: every number · `schedule.json`: the question and the "
+        "order, written before the first run · `ledger.jsonl`: what happened. The runs themselves (tables, logs) are not kept here.",
         "",
     ]
     return "\n".join(lines)
