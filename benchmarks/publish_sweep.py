@@ -118,7 +118,8 @@ def readme(result: SweepResult) -> str:
         "",
         "`report.html`: the page, its figures as pictures (`workbench report` makes the live one) · "
         "`report.md`: the same in words · `sweep.json`: every number · `schedule.json`: the question and the "
-        "order, written before the first run · `ledger.jsonl`: what happened. The runs themselves (tables, logs) are not kept here.",
+        "order, written before the first run · `ledger.jsonl`: what happened. The runs themselves "
+        "(tables, logs) are not kept here.",
         "",
     ]
     return "\n".join(lines)
