@@ -92,6 +92,10 @@ class ProfiledExecutor:
         inner = self._inner
         return inner.finish(step) if isinstance(inner, PipelinedExecutor) else cast(StepResult, step)
 
+    def ready(self, step: Any) -> bool:
+        inner = self._inner
+        return not isinstance(inner, PipelinedExecutor) or inner.ready(step)
+
     def _count(self, window: _Window, plan: StepPlan) -> None:
         window.step_ids.append(plan.step_id)
         passed_ns = time.monotonic_ns() - window.started_ns

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 from engine.errors import EngineError
-from engine.executor.base import Executor
+from engine.executor.base import Executor, PipelinedExecutor
 from engine.parallel import wire
 from engine.parallel.group import RanksLostError
 from engine.plan import StepPlan, StepResult
@@ -25,6 +28,14 @@ class Peers(Protocol):
     def explain(self, error: Exception) -> Exception: ...
 
     def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A step that every rank was sent; ``begun`` is rank 0's part."""
+
+    message: bytes
+    begun: Any
 
 
 class TensorParallelExecutor:
@@ -49,21 +60,56 @@ class TensorParallelExecutor:
         Raises:
             EngineError: a rank ended, did not answer in time, or came to another result.
         """
+        message = self._send(plan)
+        with self._explained():
+            result = self._inner.execute(plan)
+        self._confirm(message, result)
+        return result
+
+    def begin(self, plan: StepPlan) -> Any:
+        """Queue ``plan`` on every rank, where ranks can queue; else as :meth:`execute`."""
+        inner = self._inner
+        if not isinstance(inner, PipelinedExecutor):
+            return self.execute(plan)
+        message = self._send(plan)
+        with self._explained():
+            return _Queued(message, inner.begin(plan))
+
+    def finish(self, step: Any) -> StepResult:
+        inner = self._inner
+        if not isinstance(inner, PipelinedExecutor):
+            return cast(StepResult, step)
+        with self._explained():
+            result = inner.finish(step.begun)
+        self._confirm(step.message, result)
+        return result
+
+    def ready(self, step: Any) -> bool:
+        inner = self._inner
+        return not isinstance(inner, PipelinedExecutor) or inner.ready(step.begun)
+
+    def _send(self, plan: StepPlan) -> bytes:
         self._peers.check()
         message = wire.encode(wire.Step(plan))
         self._peers.send(message)
+        return message
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A collective that failed is reported as the end of the rank that it was."""
         try:
-            result = self._inner.execute(plan)
+            yield
         except RanksLostError as error:
             raise self._peers.explain(error) from error
-        own = wire.checksum(message, result)
+
+    def _confirm(self, message: bytes, result: StepResult) -> None:
+        step_id, own = result.step_id, wire.checksum(message, result)
         for rank, done in enumerate(self._peers.receive(wire.Done, self._peers.timeout_s), start=1):
-            if (done.step_id, done.checksum) != (plan.step_id, own):
+            if (done.step_id, done.checksum) != (step_id, own):
                 raise EngineError(
-                    f"step {plan.step_id}: tensor-parallel rank {rank} diverged from rank 0 "
+                    f"step {step_id}: tensor-parallel rank {rank} diverged from rank 0 "
                     f"(step {done.step_id}, checksum {done.checksum:08x} against {own:08x})"
                 )
-        return result
 
     def check_health(self) -> None:
         """

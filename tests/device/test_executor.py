@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from engine.executor.base import PipelinedExecutor
 from engine.executor.device import inputs
 from engine.executor.device.executor import DeviceExecutor, DeviceSettings
 from engine.executor.device.fake import FakeRuntime, to_host
@@ -84,7 +85,7 @@ def tokens_of(executor: TorchExecutor, steps: Sequence[StepPlan]) -> list[dict[s
     return [executor.execute(step).sampled_token_ids for step in steps]
 
 
-def queued_tokens(executor: DeviceExecutor, steps: Sequence[StepPlan]) -> list[dict[str, int]]:
+def queued_tokens(executor: PipelinedExecutor, steps: Sequence[StepPlan]) -> list[dict[str, int]]:
     """As asynchronous scheduling does it: a step is begun before the one before it is finished."""
     tokens, begun = [], executor.begin(steps[0])
     for step in steps[1:]:

@@ -31,6 +31,9 @@ class Recording:
         self.calls.append(f"finish {step.step_id}")
         return StepResult(step.step_id, {})
 
+    def ready(self, step: StepPlan) -> bool:
+        return True
+
     def execute(self, step: StepPlan) -> StepResult:
         return self.finish(self.begin(step))
 

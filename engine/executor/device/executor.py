@@ -180,6 +180,10 @@ class DeviceExecutor(TorchExecutor):
             result.t_sample_ns = self._clock.now_ns()
         return result
 
+    def ready(self, step: QueuedStep) -> bool:
+        """Whether the tokens of ``step`` are there."""
+        return step.done is None or step.done.query()
+
     def _sample_order(self, plan: StepPlan, packed: PackedStep) -> _SampleOrder:
         places = InputBatch.batch_positions(plan)
         rows = packed.rows[places]

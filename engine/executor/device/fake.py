@@ -81,11 +81,19 @@ class _Copy:
 
 
 class _FakeEvent:
-    """Behind the first ``position`` copies of ``queue``."""
+    """Behind the first ``position`` copies of ``queue``; comes the second time that it is asked for."""
 
     def __init__(self, queue: _CopyQueue) -> None:
         self._queue = queue
         self._position = queue.num_queued
+        self._asked = False
+
+    def query(self) -> bool:
+        if not self._asked:
+            self._asked = True
+            return False
+        self.synchronize()
+        return True
 
     def synchronize(self) -> None:
         self._queue.arrive_until(self._position)

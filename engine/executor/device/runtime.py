@@ -18,6 +18,10 @@ class Event(Protocol):
         """Wait until the device has come to it."""
         ...
 
+    def query(self) -> bool:
+        """Whether the device has come to it."""
+        ...
+
 
 class Timer(Protocol):
     """A stretch of the device's work, by the device's clock."""
