@@ -7,6 +7,8 @@ import time
 import pytest
 import torch
 
+from engine.models.architectures import config_from_hf
+from engine.models.assemble import Placement, assemble_weights
 from engine.models.dense import ReferenceBackend
 from engine.models.weights import ModelWeights
 from engine.parallel.group import SOLO, CollectiveGroup, RanksLostError
@@ -20,9 +22,6 @@ BLOCKS = [3, 1, 4, 2]
 
 
 def weights_of(architecture: str, shard: Shard, **overrides: int) -> ModelWeights:
-    from engine.models.architectures import config_from_hf
-    from engine.models.assemble import Placement, assemble_weights
-
     raw = hf_config(architecture, **overrides)
     tensors = random_tensors(raw, seed=3)
     placement = Placement(shard, torch.device("cpu"))

@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineError, InvalidInputError, ModelLoadError
 from engine.executor.factory import create_executor
 from engine.frontend.llm import LLM
+from engine.parallel import wire
 from engine.parallel.executor import TensorParallelExecutor
 from engine.parallel.start import start_ranks
 from engine.parallel.workers import Workers
@@ -169,8 +170,6 @@ def test_a_rank_that_cannot_load_is_the_error(folder: Path, tmp_path: Path) -> N
     (broken / "config.json").write_text((folder / "config.json").read_text())
     workers = Workers(config(broken), 2)
     try:
-        from engine.parallel import wire
-
         with pytest.raises(ModelLoadError, match=r"model\.safetensors"):
             workers.receive(wire.Loaded, DEADLINE_S)
     finally:
