@@ -47,6 +47,11 @@ def show() -> None:
             pd.DataFrame(_table(play, here)),
             hide_index=True,
             placeholder="–",
+            column_config={
+                "request": st.column_config.TextColumn(width=70),
+                "state": st.column_config.TextColumn(width=180),
+                "computed": st.column_config.TextColumn(width=84),
+            },
             alt="Requests and their block tables",
         )
     with right:
@@ -84,7 +89,7 @@ def _table(play: lesson.Lesson, here: int) -> list[dict[str, object]]:
             progress = f"{share.before + share.tokens} of {share.target}"
         elif name in queue:
             wait = step.waiting[queue.index(name)]
-            state = f"waiting, {queue.index(name) + 1}. in the queue" + (", preempted" if wait[2] else "")
+            state = f"{'preempted' if wait[2] else 'waiting'}, {queue.index(name) + 1}. in the queue"
             progress = f"0 of {wait[1]}"
         else:
             state = "finished" if name in finished else "not there yet"

@@ -50,22 +50,24 @@ def signature(folder: Path) -> Signature:
 
 
 def _store_signature(folder: Path) -> Signature:
-    found = []
+    """Changes when a folder of the store comes, goes, or has one of its watched files written."""
+    found: list[tuple[str, int, int]] = []
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return ()
     for name in names:
-        for file in _WATCHED:
-            try:
-                stat = os.stat(folder / name / file)
-            except OSError:
-                continue
-            found.append((f"{name}/{file}", stat.st_mtime_ns, stat.st_size))
+        try:
+            with os.scandir(folder / name) as entries:
+                watched = [entry for entry in entries if entry.name in _WATCHED]
+                stats = sorted((entry.name, entry.stat()) for entry in watched)
+        except OSError:
+            continue
+        found += [(f"{name}/{file}", stat.st_mtime_ns, stat.st_size) for file, stat in stats]
     return tuple(found)
 
 
-@st.cache_data(show_spinner=False, max_entries=2)
+@st.cache_resource(show_spinner=False, max_entries=2)
 def _runs(path: str, signature: Signature) -> list[RunInfo]:
     base = Path(path).resolve()
     return [_checked(info, base) for info in RunStore(path).list()[::-1]]
@@ -73,7 +75,7 @@ def _runs(path: str, signature: Signature) -> list[RunInfo]:
 
 def _checked(info: RunInfo, base: Path) -> RunInfo:
     """A folder that leads out of the store is listed, but nothing of it is shown."""
-    if info.path.resolve().parent == base:
+    if not info.path.is_symlink() or info.path.resolve().parent == base:
         return info
     return RunInfo(id=info.id, path=info.path, error="it links to a folder outside this run store")
 
@@ -173,7 +175,7 @@ class RunPage:
     bucket_s: float
 
 
-@st.cache_data(show_spinner="Reading the run …", max_entries=6)
+@st.cache_resource(show_spinner="Reading the run …", max_entries=6)
 def _run_page(path: str, signature: Signature) -> RunPage:
     run = open_run(Path(path).name)
     data = RunData.of(run.path, run.manifest)

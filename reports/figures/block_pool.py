@@ -70,12 +70,9 @@ def _letter(block: Block) -> str:
 
 def _look(block: Block, order: Sequence[str]) -> dict[str, object]:
     if not block.owners:
-        if block.findable:
-            return {
-                "color": style.tint(style.SKY, 0.30),
-                "line": {"color": style.SKY, "width": 1},
-            }
-        return {"color": style.tint(style.GREY, 0.10), "line": {"color": style.GREY, "width": 1}}
+        # Solid, so that the numbers on them can be read on white and on near-black.
+        ground, rim = ("#CFE3F1", style.SKY) if block.findable else ("#E6E8EB", style.GREY)
+        return {"color": ground, "line": {"color": rim, "width": 1}}
     colours = [style.SERIES[order.index(o) % len(style.SERIES)] for o in block.owners if o in order]
     look: dict[str, object] = {"color": colours[0] if colours else style.BLUE}
     if len(colours) > 1:
@@ -208,6 +205,7 @@ def lives(marks: Sequence[Mark], order: Sequence[str], here: int) -> go.Figure:
                 textposition="inside",
                 insidetextanchor="middle",
                 textangle=0,
+                textfont={"color": "#14181D" if kind == "prefill" else "#FFFFFF"},
                 name=f"{kind} (n = {len(part)})",
                 hovertemplate="step %{customdata[0]}, %{y}: "
                 + kind
@@ -218,7 +216,8 @@ def lives(marks: Sequence[Mark], order: Sequence[str], here: int) -> go.Figure:
     figure.add_vrect(
         x0=here - 0.5, x1=here + 0.5, line={"color": style.GREEN, "width": 2.5}, fillcolor="rgba(0,0,0,0)"
     )
-    figure.update_xaxes(title_text="step", dtick=1 if max(m.step for m in marks) < 40 else None)
+    last = max(m.step for m in marks)
+    figure.update_xaxes(title_text="step", dtick=1 if last < 40 else None, range=[-0.7, last + 0.7])
     figure.update_yaxes(categoryorder="array", categoryarray=list(order)[::-1], title_text="request")
     height = 130 + 30 * len(order)
     return style.finish(figure, height, barmode="overlay", margin={"l": 56, "r": 12, "t": 48, "b": 48})

@@ -58,7 +58,7 @@ def goodput_against_rate(result: CapacityResult) -> go.Figure:
     grey = {"color": style.GREY, "width": 1.5, "dash": "dash"}
     target = f"target: {result.spec.target_ratio:.0%}"
     figure.add_trace(go.Scatter(x=[None], y=[None], mode="lines", line=grey, name=target))
-    figure.update_xaxes(title_text="offered rate (requests per second, log scale)", type="log")
+    figure.update_xaxes(title_text="offered rate (requests per second, log scale)", type="log", dtick="D2")
     figure.update_yaxes(title_text="requests within their objectives", tickformat=".0%", range=[-0.04, 1.06])
     return style.finish(figure, 420)
 

@@ -71,7 +71,7 @@ def test_the_capacity_page_answers_in_words_and_lists_its_probes(root: Path) -> 
     [
         ("below the lowest tried", "Not even 0.500 requests/s"),
         ("above the highest tried", "12.0 requests/s, the highest rate tried, still keep"),
-        ("unknown", "Not known: no rate from 0.500 to 12.0 requests/s stands out"),
+        ("unknown", "Not known: the runs single out no rate from 0.500 to 12.0 requests/s"),
     ],
 )
 def test_a_search_without_a_rate_says_why(root: Path, answer: str, words: str) -> None:

@@ -27,7 +27,10 @@ def _sentence(found: CapacityResult) -> str:
         "rate": f"Up to {number(found.rate)} requests/s keep {goal}.",
         "below the lowest tried": f"Not even {lowest} requests/s, the lowest rate tried, keep {goal}.",
         "above the highest tried": f"{highest} requests/s, the highest rate tried, still keep {goal}.",
-    }.get(found.answer, f"Not known: no rate from {lowest} to {highest} requests/s stands out: {goal}.")
+    }.get(
+        found.answer,
+        f"Not known: the runs single out no rate from {lowest} to {highest} requests/s that keeps {goal}.",
+    )
 
 
 def _interval(found: CapacityResult) -> str:

@@ -48,8 +48,10 @@ def _verdict(gate_id: str) -> None:
     box(text)
     ui.tiles(
         [
-            Tile("Base", side(found.base)),
-            Tile("Head", side(found.head)),
+            *[
+                Tile(what, one.revision or "working folder", (one.commit or "no commit")[:12])
+                for what, one in (("Base", found.base), ("Head", found.head))
+            ],
             *[
                 Tile(f"Tier {t.tier}", f"{_MARKS.get(t.verdict, '')} {t.verdict.lower()}", _most(t.reason))
                 for t in found.tiers
