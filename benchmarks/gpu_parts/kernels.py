@@ -52,6 +52,8 @@ def _decode(
     requests = [(context, 1)] * batch
     num_bytes, flop = attention_cost(config, requests, bench.dtype.itemsize)
     if num_bytes > KV_BYTES or bench.seconds_left < 60:
+        why = "no time" if num_bytes <= KV_BYTES else f"its cache is above {KV_BYTES >> 30} GiB"
+        bench.notes.append(f"decode attention of {name} at batch {batch}, context {context}: left out, {why}")
         return []
     case = attention_case(config, requests, block_size, bench.dtype, bench.device)
     splits = decode_splits(current_platform().num_sms, batch, config.num_kv_heads, context)
