@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from workbench.collectors.cpu import CpuSampler
+from workbench.collectors.cpu import TREE_EVERY, CpuSampler
 from workbench.records import TELEMETRY
 
 
@@ -47,3 +47,28 @@ def test_no_sample_is_an_empty_table():
     sampler = CpuSampler(list)
     assert sampler.table().num_rows == 0
     assert sampler.mean("client.cpu") is None
+
+
+def test_the_process_tree_is_looked_for_now_and_then_only():
+    calls = []
+
+    def pids():
+        calls.append(len(calls))
+        return [os.getpid()]
+
+    sampler = CpuSampler(pids)
+    for _ in range(2 * TREE_EVERY + 1):
+        sampler._sample()
+    assert len(calls) == 3
+    rows = [row for row in sampler.table().to_pylist() if row["name"] == "server.rss"]
+    assert len(rows) == 2 * TREE_EVERY + 1
+
+
+def test_a_process_that_ends_is_dropped_at_once():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    sampler = CpuSampler(lambda: [child.pid])
+    sampler._sample()
+    child.communicate(b"\n")
+    sampler._sample()
+    rows = [row for row in sampler.table().to_pylist() if row["name"] == "server.rss"]
+    assert len(rows) == 1

@@ -6,6 +6,7 @@ kernels and containers do not count it; then it is null and says so, never 0.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,19 +136,20 @@ class SchedProbe:
 
     def _read_threads(self, pid: int) -> list[tuple[int, _Thread]]:
         found = []
+        folder = f"{self._proc}/{pid}/task"
         try:
-            tasks = list((self._proc / str(pid) / "task").iterdir())
+            tasks = os.listdir(folder)
         except OSError:
             return []
         for task in tasks:
-            fields = _read(task / "stat")
+            fields = _read(f"{folder}/{task}/stat")
             head, _, rest = fields.rpartition(")")
             values = rest.split()
             if len(values) < 13:
                 continue
             ticks_ns = (int(values[11]) + int(values[12])) * 10_000_000
-            cpu, wait = _schedstat(task / "schedstat", ticks_ns)
-            found.append((int(task.name), _Thread(head.partition("(")[2], cpu, wait)))
+            cpu, wait = _schedstat(f"{folder}/{task}/schedstat", ticks_ns)
+            found.append((int(task), _Thread(head.partition("(")[2], cpu, wait)))
         return found
 
     def _read_switches(self, pid: int) -> int | None:
@@ -157,7 +159,7 @@ class SchedProbe:
         return None
 
 
-def _schedstat(path: Path, ticks_ns: int) -> tuple[int, int | None]:
+def _schedstat(path: str, ticks_ns: int) -> tuple[int, int | None]:
     """(on-CPU ns, run-queue wait ns); the wait is None where the kernel counts nothing."""
     values = _read(path).split()
     if len(values) < 2:
@@ -190,9 +192,10 @@ def _share(name: str, before: int | None, now: int | None, scale_ns: int, passed
     return Sample(name, 100.0 * (now - before) * scale_ns / passed, "%", SOURCE, "ok")
 
 
-def _read(path: Path) -> str:
+def _read(path: str | Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
     except OSError:
         return ""
 
