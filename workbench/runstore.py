@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from pydantic import ValidationError
 
 from engine.errors import InvalidInputError
@@ -324,7 +325,11 @@ def new_run_id() -> str:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        try:
+            value = msgspec.json.decode(data)  # a third of the time, which a list of 2,000 runs feels
+        except msgspec.DecodeError:
+            value = json.loads(data)  # takes NaN
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

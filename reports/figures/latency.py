@@ -71,7 +71,7 @@ def _panels(
             type="log",
             range=[math.log10(low), math.log10(high)],
             tickvals=ticks,
-            ticktext=[f"{t:g}" for t in ticks],
+            ticktext=[f"{t:,g}" for t in ticks],
             title_text="ms",
             row=1,
             col=column,
@@ -175,7 +175,10 @@ def _range(
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of every decade, or the decades alone over a wide range."""
+    """1, 2 and 5 of every decade, the decades alone over a wide range, more inside of one decade."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    parts = (1, 2, 5) if math.log10(high / low) < 2.2 else (1,)
+    width = math.log10(high / low)
+    parts: tuple[float, ...] = (1, 2, 5) if width < 2.2 else (1,)
+    if width < 0.9:
+        parts = (1, 1.5, 2, 3, 4, 5, 6, 8)
     return [p * 10.0**d for d in decades for p in parts if low <= p * 10.0**d <= high]

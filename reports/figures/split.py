@@ -54,7 +54,11 @@ def ttft_split(frame: pd.DataFrame | None) -> go.Figure:
     figure.update_xaxes(title_text=f"mean time to first token (ms){_sampled(frame)}")
     figure.update_yaxes(autorange="reversed")
     return style.finish(
-        figure, 170 + 52 * len(rows), barmode="stack", margin={"l": 120, "r": 24, "t": 56, "b": 52}
+        figure,
+        170 + 52 * len(rows),
+        barmode="stack",
+        legend={"traceorder": "normal"},
+        margin={"l": 120, "r": 24, "t": 56, "b": 52},
     )
 
 
@@ -85,7 +89,11 @@ def slo_misses(frame: pd.DataFrame | None, bounds: Mapping[str, float]) -> go.Fi
     figure.update_xaxes(title_text=f"requests that missed it, by the part at fault{_sampled(frame)}")
     figure.update_yaxes(autorange="reversed")
     return style.finish(
-        figure, 170 + 56 * len(labels), barmode="stack", margin={"l": 150, "r": 24, "t": 56, "b": 52}
+        figure,
+        170 + 56 * len(labels),
+        barmode="stack",
+        legend={"traceorder": "normal"},
+        margin={"l": 150, "r": 24, "t": 56, "b": 52},
     )
 
 

@@ -138,7 +138,11 @@ def step_phases(steps: pd.DataFrame | None) -> go.Figure:
     figure.update_xaxes(title_text="mean time of a step (ms)")
     figure.update_yaxes(autorange="reversed")
     return style.finish(
-        figure, 150 + 54 * len(groups), barmode="stack", margin={"l": 130, "r": 24, "t": 48, "b": 48}
+        figure,
+        150 + 54 * len(groups),
+        barmode="stack",
+        legend={"traceorder": "normal"},
+        margin={"l": 130, "r": 24, "t": 48, "b": 48},
     )
 
 

@@ -2,18 +2,21 @@
 
 python -m tests.reports.gallery STORE OUT [--scheme light|dark]
 
-writes OUT/gallery.html and a picture of each figure, through Chromium, to be looked at.
+writes a picture of each figure to OUT, through Chromium, to be looked at.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
 
 from reports.figures import (
     capacity,
@@ -40,6 +43,10 @@ from reports.sweeps import list_sweeps
 from reports.xray import step_view
 from workbench.runstore import Run, RunStore
 
+_DRAW = """f => {
+  document.getElementById("f").style.height = f.layout.height + "px";
+  return Plotly.newPlot("f", f.data, f.layout, {staticPlot: true});
+}"""
 Named = Iterator[tuple[str, go.Figure]]
 
 
@@ -56,7 +63,7 @@ def of_store(root: Path) -> Named:
     for info in list_sweeps(root):
         if info.result is None:
             continue
-        known = {cell.run: store.open(cell.run).metrics() for cell in info.result.cells if cell.run}
+        known = {cell.run: _metrics(store, cell.run) for cell in info.result.cells if cell.run}
         for name, item in sweep_figures_of(info.result).items():
             yield f"{info.id}-{name}", item.figure
         points = points_of_sweep(info.result, known)
@@ -64,7 +71,7 @@ def of_store(root: Path) -> Named:
     for study in list_capacities(root):
         if study.result is not None:
             yield f"{study.id}-capacity", capacity.goodput_against_rate(study.result)
-            found = {run.run: store.open(run.run).metrics() for run in study.result.runs if run.run}
+            found = {run.run: _metrics(store, run.run) for run in study.result.runs if run.run}
             points = points_of_capacity(study.result, found)
             yield f"{study.id}-percentiles", rates.percentiles(points, "ttft")
             r = study.result
@@ -77,6 +84,11 @@ def of_store(root: Path) -> Named:
                 yield f"{name}-wall-clock", gate.wall_clock(tier)
     if gates:
         yield "gate-history", gate.history(gates[::-1])
+
+
+def _metrics(store: RunStore, run_id: str) -> dict[str, Any] | None:
+    """None for a run that has been removed from the store."""
+    return store.open(run_id).metrics() if (store.root / run_id).is_dir() else None
 
 
 def of_run(run: Run) -> Named:
@@ -93,7 +105,7 @@ def of_run(run: Run) -> Named:
         yield "around", xray.around(tables.steps, index)
 
 
-def of_runs(metrics: dict[str, dict]) -> Named:  # type: ignore[type-arg]
+def of_runs(metrics: dict[str, dict[str, Any]]) -> Named:
     """Figures over several runs."""
     points = points_of_runs(metrics)
     yield "compare", compare.metrics(dict(list(metrics.items())[:6]))
@@ -167,19 +179,15 @@ def main() -> None:
     found += of_nan(RunStore(args.store).open(complete[0])) if complete else ()
     theme = style.DARK if args.scheme == "dark" else style.LIGHT
     ground = "#1A1F27" if args.scheme == "dark" else "#FFFFFF"
-    parts = [f"<body style='background:{ground};margin:0;width:1140px'>"]
-    for index, (name, figure) in enumerate(found):
-        html = style.themed(figure, theme).to_html(full_html=False, include_plotlyjs=index == 0)
-        parts.append(f"<div class=f data-name='{name}'>{html}</div>")
-    page_file = args.out / "gallery.html"
-    page_file.write_text("".join(parts))
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=args.chromium, args=["--no-sandbox"])
         page = chromium.new_page(viewport={"width": 1140, "height": 900})
-        page.goto(page_file.resolve().as_uri())
-        page.wait_for_timeout(1500)
-        for item in page.locator("div.f").all():
-            item.screenshot(path=args.out / f"{item.get_attribute('data-name')}-{args.scheme}.png")
+        page.set_content(f"<body style='background:{ground};margin:0'><div id=f></div>")
+        page.add_script_tag(content=get_plotlyjs())
+        for name, figure in found:
+            data = json.loads(style.themed(figure, theme).to_json() or "{}")
+            page.evaluate(_DRAW, data)
+            page.locator("#f").screenshot(path=args.out / f"{name}-{args.scheme}.png")
         chromium.close()
     print(f"{len(found)} figures in {args.out}")
 

@@ -46,7 +46,9 @@ def _latencies(latency: object, prefix: str) -> dict[str, float | None]:
     for name in LATENCIES:
         summary = _mapping(known.get(name))
         for statistic in STATISTICS:
-            out[f"{prefix}{name}_{statistic}"] = _number(summary.get(statistic))
+            value = summary.get(statistic)
+            known_number = type(value) is float and math.isfinite(value)  # the usual case, without a call
+            out[f"{prefix}{name}_{statistic}"] = value if known_number else _number(value)
     return out
 
 
