@@ -115,6 +115,10 @@ def test_choices_in_the_address_that_make_no_sense_are_ignored(root: Path) -> No
     assert "No run fits this filter." in said(page)
     assert HOSTILE not in said(page)
     assert "1 of 1 runs" in said(open_page("runs", show="../../etc"))
+    write_run(root, "run-2", count=4)
+    manifest = root / "run-2" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"tags": ["demo"]', '"tags": ["other"]'))
+    assert "1 of 2 runs" in said(open_page("runs", tags="other"))
 
 
 def test_hostile_text_stays_text(root: Path) -> None:

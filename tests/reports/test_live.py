@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,7 +156,11 @@ def test_a_sweep_without_a_readable_schedule_is_left_out(root: Path) -> None:
 
 def test_a_capacity_search_that_runs_is_shown(root: Path) -> None:
     write_capacity(root, status="running")
-    assert "Capacity search on chat" in said(open_page("live"))
+    text = said(open_page("live"))
+    assert "Capacity search on chat" in text
+    assert "Nothing is running" not in text
+    os.utime(root / "capacity-demo" / "capacity.json", (1e9, 1e9))
+    assert "Nothing is running" in said(open_page("live"))  # killed long ago
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (75, "1:15"), (3725, "1:02:05"), (-4, "0:00")])

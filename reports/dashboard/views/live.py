@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,7 +21,7 @@ from workbench.errors import RunCorruptError
 from workbench.runstore import RunInfo
 
 EVERY_S = 2.0
-# A sweep whose ledger was written that recently is taken for one that goes on.
+# What was written that recently is taken for something that goes on.
 _FRESH_S = 900.0
 _STRIP_STEPS = 400
 _METRICS = ("ttft_p50", "itl_p50", "output_tok_s", "goodput_ratio")
@@ -108,10 +109,13 @@ def _sweeps(running: list[RunInfo]) -> list[live.SweepProgress]:
     return found
 
 
-def _searches() -> None:
+def _searches() -> bool:
+    """Shows the capacity searches that go on; False when there are none."""
+    found = False
     for study in store.capacities():
-        if study.result is None or study.result.status != "running":
+        if study.result is None or study.result.status != "running" or not _fresh(study.path):
             continue
+        found = True
         spec = study.result.spec
         st.subheader(f"Capacity search on {escape(spec.workload)}")
         st.caption(escape(study.id))
@@ -124,6 +128,14 @@ def _searches() -> None:
             icon=":material/speed:",
         )
 
+    return found
+
+
+def _fresh(folder: Path) -> bool:
+    """Was a file of it written lately? A process that was killed leaves "running" behind."""
+    newest = max((stamp for _, stamp, _ in store.signature(folder)), default=0)
+    return time.time() - newest / 1e9 < _FRESH_S
+
 
 @st.fragment(run_every=EVERY_S)
 def _now() -> None:
@@ -131,10 +143,10 @@ def _now() -> None:
     sweeps = _sweeps(running)
     for sweep in sweeps:
         _sweep(sweep)
-    _searches()
+    searches = _searches()
     for info in running:
         _run(info)
-    if not running and not sweeps:
+    if not running and not sweeps and not searches:
         _nothing()
     st.caption(f"Looked at {time.strftime('%H:%M:%S')}, again every {EVERY_S:g} s.")
 

@@ -101,7 +101,9 @@ def _tags(found: list[RunInfo]) -> list[str]:
     known = sorted({tag for info in found for tag in info.tags})
     if not known:
         return []
-    picked = st.pills("Tags", known, selection_mode="multi", key="tags", format_func=escape)
+    picked = st.pills(
+        "Tags", known, selection_mode="multi", key="tags", format_func=escape, bind="query-params"
+    )
     return list(picked or [])
 
 
