@@ -19,7 +19,7 @@ from workbench.runstore import Run
 
 logger = logging.getLogger(__name__)
 
-_CONSEQUENCE_OF_PREEMPTION = frozenset({"kv_blocks"})
+_DWARFED = 4.0
 
 
 def diagnose(bundle: RunBundle, references: Sequence[RunBundle] = ()) -> Diagnosis:
@@ -75,6 +75,15 @@ def _rank(finding: Finding, findings: Sequence[Finding]) -> tuple[int, float]:
         return (3, 0.0)
     if finding.family is Family.CACHE_CORRECTNESS:
         return (0, -finding.effect.share)
-    preempting = any(f.family is Family.PREEMPTION and f.verdict == "finding" for f in findings)
-    follows = finding.family is Family.QUEUEING and finding.cause in _CONSEQUENCE_OF_PREEMPTION and preempting
+    follows = finding.family is Family.QUEUEING and any(_explains(other, finding) for other in findings)
     return (2 if follows else 1, -finding.effect.share)
+
+
+def _explains(preemption: Finding, queueing: Finding) -> bool:
+    """A queue for KV blocks follows from the preemption, unless both have the same cause and the queue is by
+    far the costlier.
+    """
+    if preemption.family is not Family.PREEMPTION or preemption.effect is None or queueing.effect is None:
+        return False
+    dwarfed = queueing.effect.share > _DWARFED * preemption.effect.share
+    return queueing.cause == "kv_blocks" and not (preemption.cause == "kv_blocks" and dwarfed)
