@@ -14,6 +14,7 @@ from workbench.bench import BenchSpec, run_bench
 from workbench.cli import main
 from workbench.profiling.collect import measure_distortion
 from workbench.profiling.flags import profile_window
+from workbench.profiling.stacks import STACKS
 from workbench.profiling.window import ProfileSession, ProfileWindow
 from workbench.runstore import RunStore
 from workbench.timeline.perfetto import KERNELS, export
@@ -79,13 +80,20 @@ def test_the_command_looks_into_runs_and_traces(run, capsys):
     assert main(["profile", run.id, "--runs-dir", root, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["windows"][0]["operators"]
+    assert found["windows"][0]["steps_ns"] > 0
+    assert not any("stacks" in note for note in found["notes"])
     assert main(["profile", str(run.path / "kineto-window-0.json.gz"), "--runs-dir", root]) == 0
-    assert "no GPU verdict: no GPU work in the trace" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "no GPU verdict: no GPU work in the trace" in out
+    assert "  steps took " in out
+    (run.path / STACKS).write_text("{}")
+    assert main(["profile", run.id, "--runs-dir", root]) == 0
+    assert f"Python stacks: {run.path / STACKS}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("what", ["nothing-here.json", "no-such-run"])
 def test_what_is_not_there_is_one_line(what, tmp_path, capsys):
-    assert main(["profile", what, "--runs-dir", str(tmp_path)]) in (1, 2)
+    assert main(["profile", what, "--runs-dir", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -98,6 +98,7 @@ def _of_file(path: Path) -> dict[str, Any]:
 def _of_run(run: Any) -> dict[str, Any]:
     from engine.errors import InvalidInputError
     from workbench.profiling.collect import PROFILE
+    from workbench.profiling.stacks import STACKS
 
     try:
         stored = json.loads((run.path / PROFILE).read_bytes())
@@ -105,6 +106,9 @@ def _of_run(run: Any) -> dict[str, Any]:
         why = "; ".join(run.manifest.notes) or "no profile.json"
         raise InvalidInputError("trace", run.id, f"a run that was profiled ({why})") from None
     notes = [note for note in run.manifest.notes if note.startswith(("profile", "py-spy"))]
+    stacks = run.path / STACKS
+    if stacks.is_file():
+        notes.append(f"Python stacks: {stacks} (speedscope.app opens it)")
     return {"source": run.id, "notes": notes, "windows": stored["windows"]}
 
 
@@ -121,6 +125,13 @@ def _show(found: dict[str, Any], console: Console) -> None:
             console.print(f"  no GPU verdict: {report['refusal']}", soft_wrap=True, markup=False)
         else:
             _show_gpu(report, console)
+        if window.get("steps_ns") and window["operators"]:
+            seen = sum(one["self_ns"] for one in window["operators"])
+            console.print(
+                f"  steps took {window['steps_ns'] / 1e6:.1f} ms, {seen / 1e6:.1f} ms of it in torch's "
+                "operators (below); native kernels and Python are not among them",
+                soft_wrap=True, markup=False,
+            )  # fmt: skip
         for one in window["operators"][:10]:
             console.print(
                 f"  {one['self_ns'] / 1e6:9.2f} ms  {one['calls']:6d} x  {one['name']}", markup=False

@@ -20,7 +20,13 @@ from engine.executor.profiled import PROFILE_FOLDER
 from workbench.atomic import write_json
 from workbench.errors import RunCorruptError
 from workbench.profiling.gpu import Coverage, analyse_gpu, measure_coverage
-from workbench.profiling.kineto import KERNELS_SCHEMA_VERSION, KinetoTrace, kernels_table, read_trace
+from workbench.profiling.kineto import (
+    KERNELS_SCHEMA_VERSION,
+    STEP_NAME,
+    KinetoTrace,
+    kernels_table,
+    read_trace,
+)
 from workbench.runstore import Run, RunWriter
 
 PROFILE = "profile.json"
@@ -94,7 +100,13 @@ def _window(
 def summarise(name: str, trace: KinetoTrace, coverage: Coverage | None = None) -> dict[str, Any]:
     """One window as ``profile.json`` and ``workbench profile`` have it."""
     report = analyse_gpu(trace, coverage)
-    return {"name": name, "operators": _operators(trace), "report": report.as_json()}
+    steps_ns = sum(r.dur_ns for r in trace.rows if r.cls == "annotation" and STEP_NAME.search(r.name))
+    return {
+        "name": name,
+        "steps_ns": steps_ns,
+        "operators": _operators(trace),
+        "report": report.as_json(),
+    }
 
 
 def measure_distortion(steps: pa.Table | None, profiled: Sequence[int]) -> float | None:
