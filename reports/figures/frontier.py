@@ -46,7 +46,9 @@ def throughput_interactivity(
     )
     groups = list(known.groupby("series", sort=False))
     for index, (name, part) in enumerate(groups):
-        figure.add_trace(_series(part, f"{style.plain(name, 32)} (n = {len(part)})", index, len(known) <= 24))
+        figure.add_trace(
+            _series(part, f"{style.plain(name, 32)} (n = {len(part)})", index, right, len(known) <= 12)
+        )
     if missing:
         left_out = f"{missing} without throughput or TPOT left out"
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker={"opacity": 0}, name=left_out))
@@ -60,7 +62,7 @@ def throughput_interactivity(
     return style.finish(figure, 420)
 
 
-def _series(part: pd.DataFrame, name: str, index: int, labelled: bool) -> go.Scatter:
+def _series(part: pd.DataFrame, name: str, index: int, right: float, labelled: bool) -> go.Scatter:
     colour = style.SERIES[index % len(style.SERIES)]
     valid = part["valid"].astype(bool)
     return go.Scatter(
@@ -68,7 +70,10 @@ def _series(part: pd.DataFrame, name: str, index: int, labelled: bool) -> go.Sca
         y=part["throughput"],
         text=[style.plain(label, 24) for label in part["label"]],
         mode="markers+text" if labelled else "markers",
-        textposition=["top center" if i % 2 == 0 else "bottom center" for i in range(len(part))],
+        textposition=[
+            f"{'top' if i % 2 == 0 else 'bottom'} {_side(x / right)}"
+            for i, x in enumerate(part["interactivity"])
+        ],
         marker={
             "size": 10,
             "color": colour,
@@ -81,6 +86,11 @@ def _series(part: pd.DataFrame, name: str, index: int, labelled: bool) -> go.Sca
         customdata=["" if ok else ", not valid" for ok in valid],
         hovertemplate="%{text}: %{x:.4g} tok/s a user, %{y:.4g} tok/s%{customdata}<extra></extra>",
     )
+
+
+def _side(share: float) -> str:
+    """Where a label has room, by how far to the right its point is."""
+    return "right" if share < 0.12 else "left" if share > 0.88 else "center"
 
 
 def _arms(part: pd.DataFrame, column: str, colour: str) -> dict[str, Any] | None:

@@ -23,7 +23,8 @@ _AXES = (("offered", "offered rate"), ("achieved", "achieved rate"))
 
 def percentiles(points: pd.DataFrame | None, metric: str = "ttft") -> go.Figure:
     """p50, p90 and p99 of ``ttft``, ``itl`` or ``e2el`` (ms, log axis), a mark per run: left over the
-    offered, right over the achieved rate. A hollow p99 had too few samples. ``points``: ``rate_points``.
+    offered, right over the achieved rate, joined unless several runs had the same one. A hollow p99 had too
+    few samples. ``points`` as from ``rate_points``.
     """
     columns = [f"{metric}_{p}" for p, _, _ in _PERCENTILES]
     if points is None or points.empty or points[columns].isna().all(axis=None):
@@ -46,7 +47,7 @@ def percentiles(points: pd.DataFrame | None, metric: str = "ttft") -> go.Figure:
                     go.Scatter(
                         x=data[axis],
                         y=data[f"{metric}_{name}"],
-                        mode="lines+markers",
+                        mode="lines+markers" if data[axis].is_unique else "markers",
                         line={"color": colour, "width": 1.5, "dash": "solid" if loop == "open" else "dot"},
                         marker={
                             "size": 9,

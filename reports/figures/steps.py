@@ -30,6 +30,9 @@ def step_cost(steps: pd.DataFrame | None) -> go.Figure:
     if steps is None or steps.empty:
         return style.empty(NO_STEPS)
     data = steps.assign(kind=_kind(steps), tokens=steps["prefill_tokens"] + steps["decode_tokens"])
+    data = data.dropna(subset=["tokens", "step_ms"])
+    if data.empty:
+        return style.empty(f"None of the {len(steps):,} steps has both its tokens and its time.")
     figure = go.Figure()
     for name, colour, symbol in _KINDS:
         part = data[data["kind"] == name]
@@ -121,6 +124,8 @@ def step_phases(steps: pd.DataFrame | None) -> go.Figure:
     if steps is None or steps.empty:
         return style.empty(NO_STEPS)
     data = steps.assign(kind=_kind(steps))
+    if data[[column for column, _, _ in STEP_PHASES]].isna().all(axis=None):
+        return style.empty(f"None of the {len(steps):,} steps has the times of its phases.")
     groups = [(name, data[data["kind"] == name]) for name, _, _ in _KINDS]
     groups = [(f"{name}<br>(n = {len(part):,})", part) for name, part in groups if len(part)]
     figure = go.Figure()

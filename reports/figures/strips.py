@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -63,9 +63,11 @@ def panels(steps: pd.DataFrame | None, window: tuple[float, float] | None) -> li
     reduced, note = reduce_steps(part)
     stops = [s for s in STOPS if (part["admission_stop"] == s).any()]
     stops += sorted({str(s) for s in part["admission_stop"].dropna()} - set(STOPS))
+    phases = [phase for phase in STEP_PHASES if phase[0] in reduced and reduced[phase[0]].notna().any()]
+    timed = Panel("Time of a step by phase", lambda f, row: _phases(f, row, reduced, phases))
     return [
         Panel(f"Tokens per step{note}", lambda f, row: _tokens(f, row, reduced)),
-        Panel("Time of a step by phase", lambda f, row: _phases(f, row, reduced)),
+        *([timed] if phases else []),
         Panel("Queue", lambda f, row: _queue(f, row, reduced)),
         Panel("KV blocks", lambda f, row: _kv(f, row, reduced)),
         Panel(
@@ -153,9 +155,8 @@ def _tokens(figure: go.Figure, row: int, steps: pd.DataFrame) -> None:
     figure.update_yaxes(title_text="tokens", rangemode="tozero", row=row, col=1)
 
 
-def _phases(figure: go.Figure, row: int, steps: pd.DataFrame) -> None:
-    known = [phase for phase in STEP_PHASES if phase[0] in steps and steps[phase[0]].notna().any()]
-    for column, name, colour in known:
+def _phases(figure: go.Figure, row: int, steps: pd.DataFrame, phases: Sequence[tuple[str, str, str]]) -> None:
+    for column, name, colour in phases:
         _stair(figure, row, steps, column, name, colour, "phases", idle=0.0)
     figure.update_yaxes(title_text="ms", rangemode="tozero", row=row, col=1)
 

@@ -116,7 +116,10 @@ def themed(figure: go.Figure, theme: Theme) -> go.Figure:
 
 def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     """Apply the light template, the height, and a revision key that keeps a reader's zoom over reruns."""
-    figure.update_layout(template=template(LIGHT), height=height, uirevision="keep", **layout)
+    # A single trace has a legend, too: that is where its n is.
+    figure.update_layout(
+        template=template(LIGHT), height=height, uirevision="keep", **{"showlegend": True, **layout}
+    )
     return figure
 
 

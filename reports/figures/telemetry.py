@@ -11,7 +11,7 @@ from reports.figures import style
 _SCALES = {"bytes": (2**20, "MiB"), "B": (2**20, "MiB"), "Hz": (1e6, "MHz"), "ns": (1e6, "ms")}
 _STRIP = 96
 _GAP = 42
-_LINES = 4
+_LINES = 3
 
 
 def telemetry(samples: pd.DataFrame | None) -> go.Figure:
@@ -72,7 +72,7 @@ def _line(figure: go.Figure, row: int, index: int, source: str, part: pd.DataFra
                 "color": style.SERIES[index % len(style.SERIES)],
                 "dash": style.DASHES[index % len(style.DASHES)],
             },
-            name=f"{style.plain(source, 28)} (n = {len(part):,})",
+            name=f"{style.plain(source, 22)} (n = {len(part):,})",
             legend="legend" if row == 1 else f"legend{row}",
             meta=style.plain(part["name"].iloc[0], 60),
             hovertemplate=f"%{{x:.2f}} s: %{{y:.5g}} {style.plain(shown_unit, 12)}<extra></extra>",
