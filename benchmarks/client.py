@@ -10,8 +10,9 @@ usage: python -m benchmarks.client [delivered|truth|queues|ceiling ...] [--secon
 ``ceiling``    requests per second of short answers, events per second of streams
 
 Every part prints its bar and whether it was met; the exit code is 1 when one was not. Both ends run on this
-machine, so leave it alone meanwhile: CPU that others take is in the figures (``others``: load of other
-processes before each part). Answers in every shape and split are in :mod:`benchmarks.corpus`.
+machine, so leave it alone meanwhile: ``others`` is the number of CPUs that everything else took during that
+row, and above some hundredths a row says more about the machine than about the client. Answers in every
+shape and split are in :mod:`benchmarks.corpus`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -76,11 +78,13 @@ def main() -> int:
     for part in flags.parts or PARTS:
         generator = runners[part](flags.seconds)
         while True:
-            others = idle_at_last(flags.wait)
+            idle_at_last(flags.wait)
+            before = _cpu_s()
             found = next(generator, None)
             if found is None:
                 break
-            row = {"part": part, **found, "others": others}
+            taken, own, wall_s = (b - a for a, b in zip(before, _cpu_s(), strict=True))
+            row = {"part": part, **found, "others": round((taken - own) / wall_s, 3)}
             rows.append(row)
             print(" ".join(f"{k}={_shown(v)}" for k, v in row.items()), flush=True)
     if flags.json is not None:
@@ -314,6 +318,13 @@ def _send(url: str, schedule: np.ndarray, tokens: int, chat: bool) -> LoadResult
 def mock_log(url: str) -> dict[str, Row]:
     with urllib.request.urlopen(f"{url}/mock/log", timeout=30) as answer:
         return {row["request_id"]: row for row in json.load(answer)["arrivals"]}
+
+
+def _cpu_s() -> tuple[float, float, float]:
+    """CPU seconds spent by this machine, by this program with its ended children, and the time."""
+    times, own = psutil.cpu_times(), os.times()
+    idle = times.idle + times.iowait
+    return sum(times[:8]) - idle, sum(own[:4]), time.monotonic()
 
 
 def others_cpu() -> float:
