@@ -74,7 +74,9 @@ def _tick_first_row(page: Page) -> None:
     expect(table).to_be_visible(timeout=PATIENCE_MS)
     button = page.get_by_role("button", name="Delete 1")
     for _ in range(5):  # the first click may come before the table listens
-        table.locator("canvas").first.click(position={"x": 18, "y": 54})
+        box = table.bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + 18, box["y"] + 52)
         try:
             expect(button).to_be_visible(timeout=5_000)
             return
