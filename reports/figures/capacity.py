@@ -14,6 +14,9 @@ _LOOKS = {
     "FAILED": ("failed: no numbers", style.GREY, "x-open"),
 }
 
+_WIDE = 8.0
+"""Rates that lie further apart than this factor are drawn on a log axis."""
+
 
 def goodput_against_rate(result: CapacityResult) -> go.Figure:
     """A mark per run that has a ratio; the band is the capacity's 95 % credible interval."""
@@ -58,7 +61,12 @@ def goodput_against_rate(result: CapacityResult) -> go.Figure:
     grey = {"color": style.GREY, "width": 1.5, "dash": "dash"}
     target = f"target: {result.spec.target_ratio:.0%}"
     figure.add_trace(go.Scatter(x=[None], y=[None], mode="lines", line=grey, name=target))
-    figure.update_xaxes(title_text="offered rate (requests per second, log scale)", type="log", dtick="D2")
+    rates = [run.rate for run in shown]
+    if max(rates) > _WIDE * min(rates):
+        axis = {"type": "log", "dtick": "D2", "title_text": "offered rate (requests per second, log scale)"}
+    else:
+        axis = {"title_text": "offered rate (requests per second)"}
+    figure.update_xaxes(**axis)
     figure.update_yaxes(title_text="requests within their objectives", tickformat=".0%", range=[-0.04, 1.06])
     return style.finish(figure, 420)
 

@@ -71,7 +71,7 @@ def wall_clock(tier: Tier) -> go.Figure:
             )
         )
     _bounds(figure)
-    figure.update_xaxes(title_text="head against base (%, right of 0 is worse)", zeroline=True)
+    figure.update_xaxes(title_text="head against base (%, right of 0 is worse)", rangemode="tozero")
     figure.update_yaxes(categoryorder="array", categoryarray=[LABELS[n] for n in rows][::-1])
     return style.finish(figure, 190 + 62 * len(rows), margin={"l": 110, "r": 20, "t": 72, "b": 52})
 

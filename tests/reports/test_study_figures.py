@@ -25,8 +25,16 @@ def test_probes_stand_at_their_rate_and_ratio(tmp_path: Path) -> None:
     assert missed.customdata[0][2] == ", queue grows"
     assert _named(figure, "capacity").name == "capacity 4.05 [3.84, 4.28] requests/s"
     assert [(s.x0, s.x1) for s in figure.layout.shapes if s.type == "rect"] == [(3.84, 4.28)]
-    assert figure.layout.yaxis.title.text
-    assert "requests per second" in figure.layout.xaxis.title.text
+    assert "objectives" in figure.layout.yaxis.title.text
+    assert figure.layout.xaxis.title.text == "offered rate (requests per second)"
+
+
+def test_rates_far_apart_get_a_log_axis(tmp_path: Path) -> None:
+    found = write_capacity(tmp_path)
+    far = found.runs[0].model_copy(update={"rate": 100.0})
+    figure = capacity.goodput_against_rate(found.model_copy(update={"runs": [*found.runs, far]}))
+    assert figure.layout.xaxis.type == "log"
+    assert "log scale" in figure.layout.xaxis.title.text
 
 
 def test_a_search_without_runs_says_so(tmp_path: Path) -> None:
