@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.load.bodies import Features, prepare
-from workloads import Arrivals, RequestClass, TraceSource, WorkloadSpec, build_all
+from workloads import Arrivals, TraceSource, WorkloadSpec, build_all
 from workloads.traces import read_trace
 
 COUNT, TOKENS, BUILD_BAR_S = 10_000, 4_000, 10.0
@@ -45,8 +45,8 @@ def main() -> int:
 
 
 def prompts() -> Row:
-    spec = WorkloadSpec(
-        arrivals=Arrivals(kind="burst"), classes=(RequestClass(input_tokens=TOKENS, output_tokens=16),)
+    spec = WorkloadSpec.create(
+        {"arrivals": {"kind": "burst"}, "classes": [{"input_tokens": TOKENS, "output_tokens": 16}]}
     )
     begin = time.perf_counter()
     built = build_all(spec, seed=0, nonce="n", num_requests=COUNT)
@@ -92,7 +92,7 @@ def trace(format: Any, path: str, start_s: float, end_s: float) -> Iterator[Row]
             end_s=end_s,
             max_input_tokens=MAX_IN,
             max_output_tokens=MAX_OUT,
-            length_policy=policy,  # type: ignore[arg-type]
+            length_policy=policy,
         )
         spec = WorkloadSpec(name="trace", arrivals=Arrivals(kind="trace"), source=source)
         built = build_all(spec, seed=0, nonce="n")
