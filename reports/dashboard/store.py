@@ -49,26 +49,27 @@ def signature(folder: Path) -> Signature:
     return tuple(sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found))
 
 
-def _store_signature(folder: Path) -> Signature:
-    """Changes when a folder of the store comes, goes, or has one of its watched files written."""
-    found: list[tuple[str, int, int]] = []
+def _store_signature(folder: Path) -> str:
+    """Changes when a folder of the store comes, goes, or has one of its watched files written. A text: to
+    hash thousands of tuples would take Streamlit longer than reading the store does.
+    """
+    found: list[str] = []
     try:
         names = sorted(os.listdir(folder))
     except OSError:
-        return ()
+        return ""
     for name in names:
         try:
             with os.scandir(folder / name) as entries:
-                watched = [entry for entry in entries if entry.name in _WATCHED]
-                stats = sorted((entry.name, entry.stat()) for entry in watched)
+                stats = sorted((e.name, e.stat()) for e in entries if e.name in _WATCHED)
         except OSError:
             continue
-        found += [(f"{name}/{file}", stat.st_mtime_ns, stat.st_size) for file, stat in stats]
-    return tuple(found)
+        found += [f"{name}/{file} {stat.st_mtime_ns} {stat.st_size}" for file, stat in stats]
+    return "\n".join(found)
 
 
 @st.cache_resource(show_spinner=False, max_entries=2)
-def _runs(path: str, signature: Signature) -> list[RunInfo]:
+def _runs(path: str, signature: str) -> list[RunInfo]:
     base = Path(path).resolve()
     return [_checked(info, base) for info in RunStore(path).list()[::-1]]
 
@@ -97,7 +98,7 @@ def labels(known: Mapping[str, RunInfo]) -> dict[str, str]:
 
 
 @st.cache_data(show_spinner=False, max_entries=2)
-def _sweeps(path: str, signature: Signature) -> list[SweepInfo]:
+def _sweeps(path: str, signature: str) -> list[SweepInfo]:
     return list_sweeps(Path(path))
 
 
@@ -258,7 +259,7 @@ def findings(run_id: str) -> Diagnosis | None:
 
 @st.cache_data(show_spinner=False, max_entries=2)
 def _studies(
-    path: str, signature: Signature
+    path: str, signature: str
 ) -> tuple[
     list[studies.Study[CapacityResult]], list[studies.Study[GateResult]], list[studies.Study[SelfTest]]
 ]:

@@ -175,10 +175,10 @@ def _range(
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of every decade, the decades alone over a wide range, more inside of one decade."""
+    """As many round values as have room: more inside of one decade, the decades alone over many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     width = math.log10(high / low)
-    parts: tuple[float, ...] = (1, 2, 5) if width < 2.2 else (1,)
+    parts: tuple[float, ...] = (1, 2, 5) if width < 1.6 else (1, 3) if width < 2.6 else (1,)
     if width < 0.9:
         parts = (1, 1.5, 2, 3, 4, 5, 6, 8)
     return [p * 10.0**d for d in decades for p in parts if low <= p * 10.0**d <= high]
