@@ -9,6 +9,8 @@ from tests.differential.runner import Tally, run_scenario
 
 SCENARIOS = {"reference": 500, "cpu": 200}
 PARTS = 4
+TRITON_SEEDS = (123, 136)
+"""Few: a launch takes milliseconds in Triton's interpreter. Together they preempt, abort, hit the cache."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -22,3 +24,12 @@ def test_no_token_differs_from_the_solo_run(backend: str, part: int) -> None:
     assert tally.preemptions > 20
     assert tally.prefix_hit_tokens > 100
     assert tally.aborted > 3
+
+
+def test_the_triton_backend_in_two_scenarios() -> None:
+    new_backend, tally = BACKENDS["triton"](), Tally()
+    for seed in TRITON_SEEDS:
+        run_scenario(seed, new_backend, tally)
+    assert tally.mismatches == []
+    assert (tally.preemptions, tally.aborted, tally.tokens) == (3, 2, 29)
+    assert tally.prefix_hit_tokens > 0

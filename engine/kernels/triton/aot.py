@@ -45,6 +45,8 @@ class Job:
     arch: int
     type_name: str
     head_size: int
+    plain: bool = False
+    """Without the variants with a sliding window and with a norm of heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,14 @@ class Row:
     compiled: Compiled
 
 
-def jobs(arches: tuple[int, ...], types: tuple[str, ...], head_sizes: tuple[int, ...]) -> list[Job]:
-    plain = [Job(arch, name, 0) for arch in arches for name in types if not TYPES[name][1]]
-    return [*plain, *(Job(arch, name, size) for arch in arches for name in types for size in head_sizes)]
+def jobs(
+    arches: tuple[int, ...], types: tuple[str, ...], head_sizes: tuple[int, ...], plain: bool = False
+) -> list[Job]:
+    headless = [Job(arch, name, 0) for arch in arches for name in types if not TYPES[name][1]]
+    return [
+        *headless,
+        *(Job(arch, name, size, plain) for arch in arches for name in types for size in head_sizes),
+    ]
 
 
 def compile_job(job: Job) -> list[Row]:
@@ -68,7 +75,7 @@ def compile_job(job: Job) -> list[Row]:
     driver = AotDriver(job.arch)
     triton.runtime.driver.set_active(driver)
     dtype, fp8 = TYPES[job.type_name]
-    launches = _attention(job.head_size, dtype, fp8) if job.head_size else _elementwise(dtype)
+    launches = _attention(job.head_size, dtype, fp8, job.plain) if job.head_size else _elementwise(dtype)
     rows = []
     for variant in launches:
         rows += [Row(job.arch, job.type_name, job.head_size, variant, found) for found in driver.compiled]
@@ -96,7 +103,7 @@ def _elementwise(dtype: torch.dtype) -> Iterator[str]:
         yield "V=128256"
 
 
-def _attention(size: int, dtype: torch.dtype, fp8: bool) -> Iterator[str]:
+def _attention(size: int, dtype: torch.dtype, fp8: bool, plain: bool) -> Iterator[str]:
     """Launch the kernels that deal with heads of ``size`` elements: 8 query heads, 2 KV heads."""
     heads = _GROUP * _KV_HEADS
     cache = torch.empty(_BLOCKS, _KV_HEADS, _BLOCK_SIZE, size, dtype=torch.uint8 if fp8 else dtype)
@@ -110,7 +117,7 @@ def _attention(size: int, dtype: torch.dtype, fp8: bool) -> Iterator[str]:
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     shared = (query, cache, cache, table, lengths, starts, out)
 
-    for name, weight in (("", None), ("norm", norm)):
+    for name, weight in (("", None), ("norm", norm))[: 1 if plain else 2]:
         rope_and_cache(
             qkv, long, long, angles, angles, query, cache, cache,
             q_norm=weight, k_norm=weight, eps=1e-6, k_scale=scale, v_scale=scale,
@@ -123,7 +130,7 @@ def _attention(size: int, dtype: torch.dtype, fp8: bool) -> Iterator[str]:
             k_scale=scale, v_scale=scale,
         )  # fmt: skip
         yield f"splits={splits}"
-    for window in (0, 4096):
+    for window in (0, 4096)[: 1 if plain else 2]:
         prefill_attention(
             *shared, scale=1.0, k_scale=scale, v_scale=scale, sliding_window=window, skip_decodes=True
         )
@@ -160,6 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--arch", type=int, nargs="+", choices=ARCHES, default=list(ARCHES))
     parser.add_argument("--types", nargs="+", choices=list(TYPES), default=list(TYPES))
     parser.add_argument("--head-sizes", type=int, nargs="+", choices=HEAD_SIZES, default=list(HEAD_SIZES))
+    parser.add_argument("--plain", action="store_true", help="no sliding window, no norm of heads")
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON instead of a table")
     parser.add_argument("--write", type=Path, help="replace the table in this Markdown file")
@@ -167,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
     if interpreted():
         print("TRITON_INTERPRET: must be unset or 0, the interpreter compiles nothing", file=sys.stderr)
         return 2
-    work = jobs(tuple(arguments.arch), tuple(arguments.types), tuple(arguments.head_sizes))
+    work = jobs(tuple(arguments.arch), tuple(arguments.types), tuple(arguments.head_sizes), arguments.plain)
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         rows = [row for found in pool.map(compile_job, work) for row in found]
     print(json.dumps([asdict(row) for row in rows]) if arguments.json else markdown(rows))

@@ -88,7 +88,7 @@ def prefill_config(arch: int, head_size: int, element_size: int) -> LaunchConfig
         return LaunchConfig(16, 16, 1, 1)
     family, wide = _family(arch), padded_head_size(head_size)
     if element_size == 4:
-        return LaunchConfig(16, 16, 8 if family >= 100 else 4, 1)
+        return LaunchConfig(16, 16, 8 if family >= 100 and wide > 64 else 4, 1)
     if wide <= 64:
         return LaunchConfig(128, 64, 4 if family >= 90 else 8, 3)
     if wide <= 128:
