@@ -159,7 +159,7 @@ def measure_browser(big: Path, many: Path) -> dict[str, float]:
             args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
         )
         for key, root, warm, path, ready in (
-            ("run page", big, "xray", f"run?run={BIG}", chart),
+            ("run page", big, "calculator", f"run?run={BIG}", chart),
             ("runs page", many, "calculator", "", table),
         ):
             with server(root) as home:
