@@ -74,7 +74,7 @@ def test_every_page_draws(watched: Watched, shots: Path, name: str) -> None:
 def test_dark_and_narrow(
     watched: Watched, shots: Path, kind: str, scheme: Literal["dark", "light"], width: int
 ) -> None:
-    for name in ("runs", "sweep", "xray", "lesson", "gate", "calculator"):
+    for name in ("sweep", "xray", "lesson", "gate"):
         path, heading, charts = PAGES[name]
         page = watched.context.new_page()
         page.emulate_media(color_scheme=scheme)
