@@ -59,6 +59,7 @@ def _drawn(page: Page, heading: str, charts: int) -> None:
         page.locator(".js-plotly-plot .main-svg").first if charts else page.locator("h1").first
     ).to_be_visible(timeout=_PATIENCE_MS)
     expect(page.locator(".js-plotly-plot")).to_have_count(charts, timeout=_PATIENCE_MS)
+    expect(page.locator("[data-testid=stSkeleton]")).to_have_count(0, timeout=_PATIENCE_MS)
     expect(page.locator("[data-testid=stException]")).to_have_count(0)
 
 
