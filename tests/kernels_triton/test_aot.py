@@ -84,5 +84,7 @@ def test_a_table_is_put_between_the_marks(tmp_path: Path) -> None:
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "| x | bf16 | 64 |  | 4 | 120 / 0 / 2.0 | 130 / 8 / 2.0 |" in text
+    page.write_text("no marks")
     with pytest.raises(ValueError, match="the marks"):
-        replace_table(Path(__file__), "")
+        replace_table(page, "")
+    assert page.read_text() == "no marks"

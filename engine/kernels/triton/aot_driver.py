@@ -107,17 +107,19 @@ class AotDriver(DriverBase):  # type: ignore[misc]  # triton has no types
         raise NotImplementedError("nothing is timed")
 
     def launcher_cls(self, src: Any, metadata: Any) -> Callable[..., None]:
+        found: list[Compiled] = []
+
         def launch(*_: object) -> None:
-            registers, spilled = self.utils.loaded
-            self.compiled.append(
-                Compiled(
-                    metadata.name,
-                    registers,
-                    spilled,
-                    metadata.shared,
-                    metadata.num_warps,
-                    metadata.num_stages,
-                )
-            )
+            if not found:  # the first launch comes right behind the load
+                found.append(self._loaded(metadata))
+            # A kernel that an earlier driver compiled is launched by this closure still.
+            active = triton.runtime.driver.active
+            active.compiled.append(found[0])
 
         return launch
+
+    def _loaded(self, metadata: Any) -> Compiled:
+        registers, spilled = self.utils.loaded
+        return Compiled(
+            metadata.name, registers, spilled, metadata.shared, metadata.num_warps, metadata.num_stages
+        )
