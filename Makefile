@@ -11,7 +11,7 @@ TEST_WORKERS ?= 2
 
 .PHONY: sweep test dashboard install lint types layers check benchmarks clean help
 
-sweep: $(VENV)/.installed ## Sweep chunk_size on SmolLM2 (ARGS="--budget 3m" passes options on)
+sweep: $(VENV)/.installed ## Sweep chunk_size on SmolLM2 (ARGS="--budget 5m" passes options on)
 	$(BIN)/workbench model fetch smollm2-135m
 	$(BIN)/workbench sweep --param chunk_size $(ARGS)
 
