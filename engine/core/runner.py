@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from engine.executor.base import Executor, PipelinedExecutor
+from engine.executor.base import Executor, pipelined
 from engine.plan import StepPlan, StepResult
 
 T = TypeVar("T")
@@ -60,26 +60,19 @@ class ThreadRunner:
     """
 
     def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+        self._steps = pipelined(executor)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="executor")
         self._pending: deque[tuple[StepPlan, Future[Any]]] = deque()
 
     def submit(self, plan: StepPlan) -> None:
-        executor = self._executor
-        begin = executor.begin if isinstance(executor, PipelinedExecutor) else executor.execute
-        self._pending.append((plan, self._pool.submit(begin, plan)))
+        self._pending.append((plan, self._pool.submit(self._steps.begin, plan)))
 
     def next_result(self) -> tuple[StepPlan, StepResult]:
         plan, future = self._pending.popleft()
         begun = future.result()
         if isinstance(begun, StepResult):  # nothing is left to wait for behind the next step
             return plan, begun
-        return plan, self._pool.submit(self._finish, begun).result()
-
-    def _finish(self, begun: Any) -> StepResult:
-        if not isinstance(self._executor, PipelinedExecutor):
-            raise TypeError(f"{type(self._executor).__name__} can't finish a queued step")
-        return self._executor.finish(begun)
+        return plan, self._pool.submit(self._steps.finish, begun).result()
 
     def call(self, work: Callable[[], T]) -> T:
         return self._pool.submit(work).result()

@@ -81,3 +81,26 @@ class PipelinedExecutor(Protocol):
     def ready(self, step: Any) -> bool:
         """Whether :meth:`finish` would return at once."""
         ...
+
+
+class _RunToTheEnd:
+    """Steps of an executor that can't queue: each is run when it begins."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def begin(self, plan: StepPlan) -> Any:
+        return self._executor.execute(plan)
+
+    def finish(self, step: Any) -> StepResult:
+        if not isinstance(step, StepResult):
+            raise TypeError(f"{type(step).__name__} is no step that was run to its end")
+        return step
+
+    def ready(self, step: Any) -> bool:
+        return True
+
+
+def pipelined(executor: Executor) -> PipelinedExecutor:
+    """``executor`` as one whose steps are begun and finished, whether it can queue them or not."""
+    return executor if isinstance(executor, PipelinedExecutor) else _RunToTheEnd(executor)

@@ -66,8 +66,7 @@ def load_rank(config: EngineConfig, shard: Shard) -> RankParts:
     Raises:
         ModelLoadError, InvalidInputError: as :func:`engine.models.loader.load_model`.
     """
-    cores = max(1, usable_physical_cores() // shard.size)
-    num_threads = config.num_threads or cores
+    num_threads = config.num_threads or max(1, usable_physical_cores() // shard.size)
     torch.set_num_threads(num_threads)
     device = resolve_device(config, shard.rank)
     runtime: DeviceRuntime | None = None
@@ -220,11 +219,11 @@ def _create_backend(
             raise InvalidInputError("attention_backend", "cpu", "triton or reference with device='cuda'")
     elif group.size > 1:
         reason = "the native CPU kernels run on one rank"
-        if config.attention_backend == "cpu":
+        if wanted == "cpu":
             raise InvalidInputError(
                 "attention_backend", "cpu", f"reference with tensor_parallel_size={group.size}: {reason}"
             )
-    elif config.attention_backend != "reference":
+    elif wanted != "reference":
         try:
             # Imported here because building the native kernels may need a compiler that isn't there.
             from engine.kernels.cpu.backend import CpuBackend
@@ -240,7 +239,7 @@ def _create_backend(
             return native, None
         except (ImportError, OSError, RuntimeError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            if config.attention_backend == "cpu":
+            if wanted == "cpu":
                 raise ModelLoadError(f"attention_backend='cpu' isn't available here: {reason}") from None
             logger.warning("attention_backend=reference, the native CPU kernels aren't available: %s", reason)
     if config.quantization != "none":

@@ -11,14 +11,17 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from engine.errors import InvalidInputError
-from engine.executor.base import Executor, PipelinedExecutor, Watched
+from engine.executor.base import Executor, Watched, pipelined
 from engine.executor.limits import MAX_SECONDS, MAX_STEPS
 from engine.plan import StepPlan, StepResult
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ class ProfiledExecutor:
 
     def __init__(self, inner: Executor, folder: Path | None) -> None:
         self._inner = inner
+        self._steps = pipelined(inner)
         self._folder = folder
         self._window: _Window | None = None
         self._exports: list[threading.Thread] = []
@@ -64,43 +68,31 @@ class ProfiledExecutor:
         return self._inner
 
     def execute(self, plan: StepPlan) -> StepResult:
-        window = self._window
-        if window is None or not plan.num_scheduled_tokens:
-            return self._inner.execute(plan)
-        import torch
-
-        with torch.profiler.record_function(f"step#{plan.step_id}"):
-            result = self._inner.execute(plan)
-        self._count(window, plan)
-        return result
+        return self._counted(self._inner.execute, plan)
 
     def begin(self, plan: StepPlan) -> Any:
         """As :class:`engine.executor.base.PipelinedExecutor`; an inner executor that can't queue executes."""
-        inner, window = self._inner, self._window
-        if not isinstance(inner, PipelinedExecutor):
-            return self.execute(plan)
+        return self._counted(self._steps.begin, plan)
+
+    def finish(self, step: Any) -> StepResult:
+        return self._steps.finish(step)
+
+    def ready(self, step: Any) -> bool:
+        return self._steps.ready(step)
+
+    def _counted(self, run: Callable[[StepPlan], T], plan: StepPlan) -> T:
+        window = self._window
         if window is None or not plan.num_scheduled_tokens:
-            return inner.begin(plan)
+            return run(plan)
         import torch
 
         with torch.profiler.record_function(f"step#{plan.step_id}"):
-            step = inner.begin(plan)
-        self._count(window, plan)
-        return step
-
-    def finish(self, step: Any) -> StepResult:
-        inner = self._inner
-        return inner.finish(step) if isinstance(inner, PipelinedExecutor) else cast(StepResult, step)
-
-    def ready(self, step: Any) -> bool:
-        inner = self._inner
-        return not isinstance(inner, PipelinedExecutor) or inner.ready(step)
-
-    def _count(self, window: _Window, plan: StepPlan) -> None:
+            found = run(plan)
         window.step_ids.append(plan.step_id)
         passed_ns = time.monotonic_ns() - window.started_ns
         if len(window.step_ids) >= window.num_steps or passed_ns > window.max_seconds * 1e9:
             self.stop_profile()
+        return found
 
     def start_profile(self, num_steps: int, max_seconds: float) -> None:
         """Profile the next steps. On the executing thread only.

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from engine.config import EngineConfig
-from engine.model_store import resolve_model
+from engine.model_store import ModelSource, resolve_model
 from engine.models.assemble import WHOLE_ON_CPU, Placement
 from engine.models.config import ModelConfig
 from engine.models.description import ModelDescription, describe_gguf, load_model_config
-from engine.models.gguf_file import read_gguf
+from engine.models.gguf_file import GGUFFile, read_gguf
 from engine.models.gguf_loader import load_gguf_weights
 from engine.models.safetensors_loader import dummy_weights, load_safetensors_weights
 from engine.models.weights import ModelWeights
@@ -46,10 +46,15 @@ def describe_model(config: EngineConfig) -> ModelDescription:
     Raises:
         ModelLoadError: missing, damaged or unsupported model.
     """
-    source = resolve_model(config.model)
-    return (
-        describe_gguf(source, read_gguf(source.path)) if source.kind == "gguf" else load_model_config(source)
-    )
+    return _describe(resolve_model(config.model))[0]
+
+
+def _describe(source: ModelSource) -> tuple[ModelDescription, GGUFFile | None]:
+    """What ``source`` says about itself, and the GGUF file where it is one."""
+    if source.kind == "gguf":
+        file = read_gguf(source.path)
+        return describe_gguf(source, file), file
+    return load_model_config(source), None
 
 
 def load_model(config: EngineConfig, placement: Placement = WHOLE_ON_CPU) -> LoadedModel:
@@ -65,15 +70,11 @@ def load_model(config: EngineConfig, placement: Placement = WHOLE_ON_CPU) -> Loa
     start = time.monotonic()
     source = resolve_model(config.model)
     dtype = resolve_dtype(config.dtype, placement.device)
-    if source.kind == "gguf":
-        file = read_gguf(source.path)
-        description = describe_gguf(source, file)
-    else:
-        description = load_model_config(source)
+    description, file = _describe(source)
     max_model_len = description.max_model_len(config.max_model_len)
     if config.load_format == "dummy":
         weights = dummy_weights(description.config, dtype, placement)
-    elif source.kind == "gguf":
+    elif file is not None:
         weights = load_gguf_weights(file, description.config, dtype, placement)
     else:
         weights = load_safetensors_weights(source.path, description.config, dtype, placement)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from engine.errors import EngineError
-from engine.executor.base import Executor, PipelinedExecutor
+from engine.executor.base import Executor, pipelined
 from engine.parallel import wire
 from engine.parallel.group import RanksLostError
 from engine.plan import StepPlan, StepResult
@@ -49,6 +49,7 @@ class TensorParallelExecutor:
 
     def __init__(self, inner: Executor, peers: Peers) -> None:
         self._inner = inner
+        self._steps = pipelined(inner)
         self._peers = peers
 
     @property
@@ -60,39 +61,30 @@ class TensorParallelExecutor:
         Raises:
             EngineError: a rank ended, did not answer in time, or came to another result.
         """
-        message = self._send(plan)
-        with self._explained():
-            result = self._inner.execute(plan)
-        self._confirm(message, result)
-        return result
+        return self.finish(self.begin(plan))
 
-    def begin(self, plan: StepPlan) -> Any:
-        """Queue ``plan`` on every rank, where ranks can queue; else as :meth:`execute`."""
-        inner = self._inner
-        if not isinstance(inner, PipelinedExecutor):
-            return self.execute(plan)
-        message = self._send(plan)
-        with self._explained():
-            return _Queued(message, inner.begin(plan))
-
-    def finish(self, step: Any) -> StepResult:
-        inner = self._inner
-        if not isinstance(inner, PipelinedExecutor):
-            return cast(StepResult, step)
-        with self._explained():
-            result = inner.finish(step.begun)
-        self._confirm(step.message, result)
-        return result
-
-    def ready(self, step: Any) -> bool:
-        inner = self._inner
-        return not isinstance(inner, PipelinedExecutor) or inner.ready(step.begun)
-
-    def _send(self, plan: StepPlan) -> bytes:
+    def begin(self, plan: StepPlan) -> _Queued | StepResult:
+        """Queue ``plan`` on every rank; where ranks can't queue, all of them run it to its end."""
         self._peers.check()
         message = wire.encode(wire.Step(plan))
         self._peers.send(message)
-        return message
+        with self._explained():
+            begun = self._steps.begin(plan)
+        if not isinstance(begun, StepResult):
+            return _Queued(message, begun)
+        self._confirm(message, begun)
+        return begun
+
+    def finish(self, step: _Queued | StepResult) -> StepResult:
+        if isinstance(step, StepResult):
+            return step
+        with self._explained():
+            result = self._steps.finish(step.begun)
+        self._confirm(step.message, result)
+        return result
+
+    def ready(self, step: _Queued | StepResult) -> bool:
+        return isinstance(step, StepResult) or self._steps.ready(step.begun)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import zmq
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from engine.config import EngineConfig
-from engine.executor.base import Executor, PipelinedExecutor
+from engine.executor.base import Executor, pipelined
 from engine.executor.factory import RankParts, load_rank
 from engine.parallel import wire
 from engine.parallel.group import CollectiveGroup
@@ -34,6 +34,7 @@ class StepQueue:
 
     def __init__(self, executor: Executor, answer: Callable[[wire.Done], None]) -> None:
         self.executor = executor
+        self._steps = pipelined(executor)
         self._answer = answer
         self._begun: deque[tuple[bytes, Any]] = deque()
 
@@ -42,17 +43,17 @@ class StepQueue:
         return bool(self._begun)
 
     def begin(self, message: bytes, plan: StepPlan) -> None:
-        if isinstance(self.executor, PipelinedExecutor):
-            self._begun.append((message, self.executor.begin(plan)))
+        begun = self._steps.begin(plan)
+        if isinstance(begun, StepResult):
+            self._confirm(message, begun)
         else:
-            self._confirm(message, self.executor.execute(plan))
+            self._begun.append((message, begun))
 
     def answer_ready(self) -> None:
         """Answer the oldest step if its tokens are there."""
-        executor = self.executor
-        if isinstance(executor, PipelinedExecutor) and self._begun and executor.ready(self._begun[0][1]):
+        if self._begun and self._steps.ready(self._begun[0][1]):
             message, step = self._begun.popleft()
-            self._confirm(message, executor.finish(step))
+            self._confirm(message, self._steps.finish(step))
 
     def _confirm(self, message: bytes, result: StepResult) -> None:
         self._answer(wire.Done(result.step_id, wire.checksum(message, result)))

@@ -13,10 +13,10 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import InvalidInputError
 from engine.executor.device.choose import resolve_device
-from engine.executor.device.cuda_runtime import MemoryReading
 from engine.executor.device.executor import DeviceExecutor, DeviceSettings
 from engine.executor.device.fake import FakeRuntime
 from engine.executor.device.memory import device_room
+from engine.executor.device.runtime import DeviceMemory
 from engine.executor.factory import RankParts, create_executor
 from engine.executor.kv_sizing import Room, num_kv_blocks
 from engine.frontend.llm import LLM
@@ -104,7 +104,7 @@ class MeteredBackend(GraphSafeBackend):
     def forward(self, batch):  # type: ignore[no-untyped-def]
         peak = (100 + len(batch.input_ids)) * MIB
         reading = self.runtime._reading
-        self.runtime._reading = MemoryReading(reading.total, reading.free, reading.reserved, peak)
+        self.runtime._reading = DeviceMemory(reading.total, reading.free, reading.reserved, peak)
         return super().forward(batch)
 
 
@@ -113,11 +113,11 @@ def test_the_kv_cache_gets_what_the_largest_step_leaves() -> None:
     2 requests take 2 more.
     """
     runtime = FakeRuntime()
-    runtime._reading = MemoryReading(1000 * MIB, 800 * MIB, 130 * MIB, 100 * MIB)
+    runtime._reading = DeviceMemory(1000 * MIB, 800 * MIB, 130 * MIB, 100 * MIB)
     settings = DeviceSettings(2, 96, 4, 8, (1, 2))
 
     runtime.reset_peak = lambda: setattr(  # type: ignore[method-assign]
-        runtime, "_reading", MemoryReading(1000 * MIB, 800 * MIB, 130 * MIB, 100 * MIB)
+        runtime, "_reading", DeviceMemory(1000 * MIB, 800 * MIB, 130 * MIB, 100 * MIB)
     )
     room = device_room(runtime, MeteredBackend(runtime), settings, 0.9)
     assert room == Room(

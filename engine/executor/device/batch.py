@@ -9,6 +9,7 @@ the one before it runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -88,26 +89,17 @@ class DeviceBatch(InputBatch):
         )
 
 
+@dataclass(frozen=True, slots=True)
 class PackedStep:
     """Arrays of one forward: [B] by request, [T] by token."""
 
-    def __init__(
-        self,
-        rows: npt.NDArray[np.int64],
-        input_ids: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        slot_mapping: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-        seq_lens: npt.NDArray[np.int64],
-        max_query_len: int,
-    ) -> None:
-        self.rows = rows
-        self.input_ids = input_ids
-        self.positions = positions
-        self.slot_mapping = slot_mapping
-        self.ends = ends
-        self.seq_lens = seq_lens
-        self.max_query_len = max_query_len
+    rows: npt.NDArray[np.int64]
+    input_ids: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    slot_mapping: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    seq_lens: npt.NDArray[np.int64]
+    max_query_len: int
 
     @property
     def num_requests(self) -> int:

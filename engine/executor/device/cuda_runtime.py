@@ -6,20 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-
-@dataclass(frozen=True, slots=True)
-class MemoryReading:
-    """See :class:`engine.executor.device.runtime.DeviceMemory`."""
-
-    total: int
-    free: int
-    reserved: int
-    peak: int
+from engine.executor.device.runtime import DeviceMemory
 
 
 class _CapturedGraph:
@@ -95,10 +86,10 @@ class CudaRuntime:
             self._pool = graph.pool()  # the largest graph comes first; the others fit into its memory
         return _CapturedGraph(graph, output)
 
-    def memory(self) -> MemoryReading:
+    def memory(self) -> DeviceMemory:
         torch.cuda.synchronize(self.device)
         free, total = torch.cuda.mem_get_info(self.device)
-        return MemoryReading(
+        return DeviceMemory(
             total,
             free,
             torch.cuda.memory_reserved(self.device),

@@ -23,7 +23,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from engine.executor.device.cuda_runtime import MemoryReading
+from engine.executor.device.runtime import DeviceMemory
 
 POISON = 0x7B
 """Byte of integers that are worth nothing: far outside any range. Floats are NaN."""
@@ -203,7 +203,7 @@ class FakeRuntime:
         self.ranges: list[str] = []
         self.forward_ns = 3_000_000
         """What every timer reads."""
-        self._reading = MemoryReading(total_bytes, total_bytes - used_bytes, forward_bytes, forward_bytes)
+        self._reading = DeviceMemory(total_bytes, total_bytes - used_bytes, forward_bytes, forward_bytes)
         self._queue = _CopyQueue()
 
     def bind_thread(self) -> None: ...
@@ -245,7 +245,7 @@ class FakeRuntime:
         self.graphs.append(graph)
         return graph
 
-    def memory(self) -> MemoryReading:
+    def memory(self) -> DeviceMemory:
         return self._reading
 
     def reset_peak(self) -> None: ...
@@ -265,14 +265,23 @@ class _Tape(TorchDispatchMode):
         self._made: set[int] = set()
 
     def __enter__(self) -> _Tape:
-        self._launches = _recorded_launches(self)
-        self._launches.__enter__()
+        self._patch = _launches(self._launch)
+        self._patch.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._launches.__exit__(*error)
+        self._patch.__exit__(*error)
+
+    def _launch(self, run: Callable[[], None], arguments: Any) -> None:
+        def alone() -> None:
+            with _disable_current_modes():
+                run()
+
+        self.reads(arguments)
+        alone()
+        self.operations.append(_Recorded(alone, [], False))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -301,25 +310,20 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 @contextmanager
-def _recorded_launches(tape: _Tape) -> Iterator[None]:
-    """While it lasts, kernels launched in Triton's interpreter go on the tape."""
+def _launches(through: Callable[[Callable[[], None], Any], None]) -> Iterator[None]:
+    """While it lasts, kernels in Triton's interpreter take tensors of the fake device, and every launch goes
+    through ``through(run, arguments)``.
+    """
     try:
         from triton.runtime.interpreter import GridExecutor
-    except ImportError:  # no Triton here: no kernel to record
+    except ImportError:  # no Triton here: no kernel to launch
         yield
         return
     original = GridExecutor.__call__
 
     def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
         args, kwargs = tree_map_only(FakeDeviceTensor, to_host, (args, kwargs))
-
-        def run() -> None:
-            with _disable_current_modes():
-                original(executor, *args, **kwargs)
-
-        tape.reads((args, kwargs))
-        run()
-        tape.operations.append(_Recorded(run, [], False))
+        through(lambda: original(executor, *args, **kwargs), (args, kwargs))
 
     GridExecutor.__call__ = launch
     try:
@@ -328,19 +332,6 @@ def _recorded_launches(tape: _Tape) -> Iterator[None]:
         GridExecutor.__call__ = original
 
 
-@contextmanager
-def plain_launches() -> Iterator[None]:
+def plain_launches() -> AbstractContextManager[None]:
     """While it lasts, kernels in Triton's interpreter take tensors of the fake device."""
-    from triton.runtime.interpreter import GridExecutor
-
-    original = GridExecutor.__call__
-
-    def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
-        args, kwargs = tree_map_only(FakeDeviceTensor, to_host, (args, kwargs))
-        original(executor, *args, **kwargs)
-
-    GridExecutor.__call__ = launch
-    try:
-        yield
-    finally:
-        GridExecutor.__call__ = original
+    return _launches(lambda run, _arguments: run())

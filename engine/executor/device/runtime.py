@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -45,6 +46,19 @@ class Graph(Protocol):
         ...
 
     def replay(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes of device memory."""
+
+    total: int
+    free: int
+    """As the driver sees it."""
+    reserved: int
+    """Held by torch's allocator, in use or not."""
+    peak: int
+    """Most that tensors took at one time since the last :meth:`DeviceRuntime.reset_peak`."""
 
 
 class DeviceRuntime(Protocol):
@@ -105,26 +119,4 @@ class DeviceRuntime(Protocol):
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """A named range for profilers (NVTX and ``record_function``); nothing when ranges are off."""
-        ...
-
-
-class DeviceMemory(Protocol):
-    """Bytes of device memory."""
-
-    @property
-    def total(self) -> int: ...
-
-    @property
-    def free(self) -> int:
-        """As the driver sees it."""
-        ...
-
-    @property
-    def reserved(self) -> int:
-        """Held by torch's allocator, in use or not."""
-        ...
-
-    @property
-    def peak(self) -> int:
-        """Most that tensors took at one time since the last :meth:`DeviceRuntime.reset_peak`."""
         ...
