@@ -16,11 +16,23 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton import launch
-from engine.kernels.triton.fp8 import decode_e4m3
+from engine.kernels.triton.fp8 import load_cells
 from engine.kernels.triton.launch import decode_config
 from engine.kernels.triton.platform import FP8_NONE, current_platform
 
 LOG2_E = math.log2(math.e)
+
+
+@triton.jit
+def split_context(
+    seq_len, TILE_N: tl.constexpr, NUM_SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, WINDOW: tl.constexpr
+):
+    """First token that is seen, at a tile's edge, and how many tokens from there on each split takes."""
+    begin = 0
+    if WINDOW > 0:
+        begin = tl.maximum(seq_len - WINDOW, 0) // TILE_N * TILE_N
+    share = (seq_len - begin + NUM_SPLITS - 1) // NUM_SPLITS
+    return begin, tl.maximum((share + TILE_N - 1) // TILE_N * TILE_N, MIN_SPLIT)
 
 
 @triton.jit(do_not_specialize=["table_stride"])
@@ -40,16 +52,10 @@ def decode_attention_kernel(
     if tl.load(query_start_ptr + row + 1) != query + 1:
         return
     seq_len = tl.load(seq_len_ptr + row)
-    begin = 0
-    if WINDOW > 0:
-        begin = tl.maximum(seq_len - WINDOW, 0) // TILE_N * TILE_N
-    low = begin
+    low, share = split_context(seq_len, TILE_N, NUM_SPLITS, MIN_SPLIT, WINDOW)
     high = seq_len
     if NUM_SPLITS > 1:
-        # The reduction repeats this arithmetic: keep them alike.
-        share = (seq_len - begin + NUM_SPLITS - 1) // NUM_SPLITS
-        share = tl.maximum((share + TILE_N - 1) // TILE_N * TILE_N, MIN_SPLIT)
-        low = begin + split * share
+        low += split * share
         high = tl.minimum(low + share, seq_len)
         if low >= high:
             return
@@ -86,18 +92,14 @@ def decode_attention_kernel(
         # Only slots of the context are read: the others may hold NaN.
         held = seen[:, None] & in_head[None, :]
         cells = place[:, None] + dims[None, :]
-        k = tl.load(key_cache_ptr + cells, mask=held, other=0)
-        if FP8 > 0:
-            k = decode_e4m3(k, FP8)
+        k = load_cells(key_cache_ptr + cells, held, FP8)
         scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * factor
         scores = tl.where(seen[None, :], scores, float("-inf"))
         higher = tl.maximum(best, tl.max(scores, axis=1))
         weights = tl.exp2(scores - higher[:, None])
         decay = tl.exp2(best - higher)
         total = total * decay + tl.sum(weights, axis=1)
-        v = tl.load(value_cache_ptr + cells, mask=held, other=0)
-        if FP8 > 0:
-            v = decode_e4m3(v, FP8)
+        v = load_cells(value_cache_ptr + cells, held, FP8)
         acc = acc * decay[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
         best = higher
 
@@ -127,11 +129,7 @@ def decode_reduce_kernel(
     if tl.load(query_start_ptr + row + 1) != query + 1:
         return
     seq_len = tl.load(seq_len_ptr + row)
-    begin = 0
-    if WINDOW > 0:
-        begin = tl.maximum(seq_len - WINDOW, 0) // TILE_N * TILE_N
-    share = (seq_len - begin + NUM_SPLITS - 1) // NUM_SPLITS
-    share = tl.maximum((share + TILE_N - 1) // TILE_N * TILE_N, MIN_SPLIT)
+    begin, share = split_context(seq_len, TILE_N, NUM_SPLITS, MIN_SPLIT, WINDOW)
     used = (seq_len - begin + share - 1) // share
 
     splits = tl.arange(0, NUM_SPLITS)

@@ -27,6 +27,15 @@ def decode_e4m3(code, FP8: tl.constexpr):
 
 
 @triton.jit
+def load_cells(cells, held, FP8: tl.constexpr):
+    """Elements of a KV cache at ``cells``, 0 where not ``held``; those of an fp8 cache decoded."""
+    values = tl.load(cells, mask=held, other=0)
+    if FP8 > 0:
+        values = decode_e4m3(values, FP8)
+    return values
+
+
+@triton.jit
 def encode_e4m3(value, FP8: tl.constexpr):
     """float32 values (scale divided out already) to uint8 codes."""
     limited = tl.minimum(tl.maximum(value, -448.0), 448.0)

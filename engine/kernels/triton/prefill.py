@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton.decode import LOG2_E
-from engine.kernels.triton.fp8 import decode_e4m3
+from engine.kernels.triton.fp8 import load_cells
 from engine.kernels.triton.launch import next_power_of_two, padded_head_size, prefill_config
 from engine.kernels.triton.platform import FP8_NONE, current_platform
 
@@ -101,9 +101,7 @@ def prefill_attention_kernel(
                 held = seen[:, None] & in_head[None, :]
             place = head_base + block * block_stride + (token % BLOCK_SIZE) * slot_stride
             cells = place[:, None] + dims[None, :]
-            k = tl.load(key_cache_ptr + cells, mask=held, other=0)
-            if FP8 > 0:
-                k = decode_e4m3(k, FP8)
+            k = load_cells(key_cache_ptr + cells, held, FP8)
             scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * factor
             if edge == 1:
                 visible = seen[None, :] & (token[None, :] <= position[:, None])
@@ -118,9 +116,7 @@ def prefill_attention_kernel(
             weights = tl.exp2(scores - base[:, None])
             decay = tl.exp2(best - base)
             total = total * decay + tl.sum(weights, axis=1)
-            v = tl.load(value_cache_ptr + cells, mask=held, other=0)
-            if FP8 > 0:
-                v = decode_e4m3(v, FP8)
+            v = load_cells(value_cache_ptr + cells, held, FP8)
             acc = acc * decay[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
             best = higher
 
