@@ -14,7 +14,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import random
 import tempfile
 import time
 from itertools import pairwise
@@ -23,17 +22,16 @@ from multiprocessing.connection import Connection
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.trace_cost import enter
 from engine.clock import MonotonicClock
 from engine.config import EngineConfig
 from engine.core.core import EngineCore
 from engine.executor.factory import create_executor
-from engine.messages import EngineCoreRequest
-from engine.sampling_params import SamplingParams
 from engine.trace.recorder import NullRecorder, Row, TraceRecorder
 from engine.trace.writer import TraceWriter
 from workbench.collectors.cpu import CpuSampler
 
-CONCURRENCY, PROMPT, OUTPUT = 16, 16, 400
+OUTPUT = 400
 SETTLE = 4
 """Steps of a batch that are left out at its beginning: they prefill."""
 
@@ -77,7 +75,7 @@ def decode(
     watched: list[list[bool]] = []
     until, batch = time.monotonic() + seconds, 0
     while time.monotonic() < until:
-        _enter(core, batch)
+        enter(core, batch, OUTPUT)
         batch += 1
         times = [time.monotonic_ns()]
         marks: list[bool] = []
@@ -90,21 +88,6 @@ def decode(
         watched.append(marks[SETTLE:])
     core.shutdown()
     return stamps, watched
-
-
-def _enter(core: EngineCore, batch: int) -> None:
-    rng = random.Random(batch)
-    for i in range(CONCURRENCY):
-        core.add_request(
-            EngineCoreRequest(
-                request_id=f"{batch}-{i}",
-                external_id=f"{batch}-{i}",
-                prompt_token_ids=[rng.randrange(1, 40_000) for _ in range(PROMPT)],
-                params=SamplingParams(max_tokens=OUTPUT, ignore_eos=True),
-                eos_token_ids=[],
-                arrival_ns=0,
-            )
-        )
 
 
 def trace(threads: int, seconds: float, control: bool) -> dict[str, float]:

@@ -114,8 +114,8 @@ class Rates(NamedTuple):
     itl: float
 
 
-def throughput(core: EngineCore, seed: int, output: int = OUTPUT) -> Rates:
-    """16 requests that run together."""
+def enter(core: EngineCore, seed: int, output: int) -> None:
+    """Give the core :data:`CONCURRENCY` requests of ``output`` tokens each."""
     rng = random.Random(seed)
     for i in range(CONCURRENCY):
         core.add_request(
@@ -128,6 +128,11 @@ def throughput(core: EngineCore, seed: int, output: int = OUTPUT) -> Rates:
                 arrival_ns=0,
             )
         )
+
+
+def throughput(core: EngineCore, seed: int, output: int = OUTPUT) -> Rates:
+    """16 requests that run together."""
+    enter(core, seed, output)
     begin, cpu = time.perf_counter(), time.process_time()
     stamps = [begin]
     while core.has_work():

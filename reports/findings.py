@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
-
 from experiments.diagnosis.models import FINDINGS, FINDINGS_SCHEMA_VERSION, Diagnosis
-from workbench.errors import RunCorruptError
+from reports.documents import read_document
 from workbench.runstore import Run
 
 
@@ -15,19 +13,5 @@ def load_findings(run: Run) -> Diagnosis | None:
     Raises:
         RunCorruptError: the file is cut short, of another schema, or no diagnosis at all.
     """
-    try:
-        found = Diagnosis.model_validate_json((run.path / FINDINGS).read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RunCorruptError(f"{run.id}: {FINDINGS}: {error.strerror or error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or FINDINGS
-        raise RunCorruptError(f"{run.id}: {FINDINGS}: {where}: {first['msg']}") from None
-    if found.schema_version > FINDINGS_SCHEMA_VERSION:
-        raise RunCorruptError(
-            f"{run.id}: {FINDINGS} has schema {found.schema_version}, this workbench reads "
-            f"{FINDINGS_SCHEMA_VERSION}"
-        )
-    return found
+    path = run.path / FINDINGS
+    return read_document(path, Diagnosis, FINDINGS_SCHEMA_VERSION) if path.exists() else None

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from experiments.capacity.models import CAPACITY_SCHEMA_VERSION, CapacityResult
 from experiments.capacity.run import CAPACITY_FILE
 from experiments.gate.models import GATE_SCHEMA_VERSION, GateResult
 from experiments.gate.selftest import SelfTest
+from reports.documents import read_document
 from workbench.errors import RunCorruptError
 
 GATE_FILE, AA_FILE = "gate.json", "aa.json"
@@ -95,13 +96,6 @@ def _load(folder: Path, name: str, kind: type[T], version: int) -> T:
             raise RunCorruptError(f"{folder.name}: {name} links to a file outside its folder")
         if path.stat().st_size > MOST_BYTES:
             raise RunCorruptError(f"{folder.name}: {name} is larger than {MOST_BYTES >> 20} MiB")
-        result = kind.model_validate_json(path.read_bytes())
     except OSError as error:
         raise RunCorruptError(f"{folder.name}: {name}: {error.strerror or error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or name
-        raise RunCorruptError(f"{folder.name}: {name}: {where}: {first['msg']}") from None
-    if getattr(result, "schema_version", 0) > version:
-        raise RunCorruptError(f"{folder.name}: {name} has a newer schema than {version}, which this reads")
-    return result
+    return read_document(path, kind, version)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from engine.errors import InvalidInputError
 from experiments.models import SWEEP_SCHEMA_VERSION, SweepResult
 from reports.config_diff import Difference, by_level
+from reports.documents import read_document
 from reports.pairing import level_key
 from workbench.errors import RunCorruptError
 from workbench.manifest import Manifest
@@ -36,21 +35,7 @@ def load_sweep(folder: Path) -> SweepResult:
     Raises:
         RunCorruptError: it is missing, cut short, of another schema, or no sweep at all.
     """
-    path = folder / SWEEP_FILE
-    try:
-        result = SweepResult.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise RunCorruptError(f"{folder.name}: {SWEEP_FILE}: {error.strerror or error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or SWEEP_FILE
-        raise RunCorruptError(f"{folder.name}: {SWEEP_FILE}: {where}: {first['msg']}") from None
-    if result.schema_version > SWEEP_SCHEMA_VERSION:
-        raise RunCorruptError(
-            f"{folder.name}: {SWEEP_FILE} has schema {result.schema_version}, "
-            f"this workbench reads {SWEEP_SCHEMA_VERSION}"
-        )
-    return result
+    return read_document(folder / SWEEP_FILE, SweepResult, SWEEP_SCHEMA_VERSION)
 
 
 def list_sweeps(root: Path) -> list[SweepInfo]:

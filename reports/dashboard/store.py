@@ -15,7 +15,7 @@ import streamlit as st
 
 from engine.errors import InvalidInputError
 from experiments.capacity.models import CapacityResult
-from experiments.diagnosis.models import FINDINGS, Diagnosis
+from experiments.diagnosis.models import Diagnosis
 from experiments.gate.models import GateResult
 from experiments.gate.selftest import SelfTest
 from experiments.ledger import LEDGER
@@ -253,8 +253,7 @@ def findings(run_id: str) -> Diagnosis | None:
     Raises:
         RunCorruptError: it can't be read.
     """
-    run = open_run(run_id)
-    return load_findings(run) if (run.path / FINDINGS).exists() else None
+    return load_findings(open_run(run_id))
 
 
 @st.cache_data(show_spinner=False, max_entries=2)

@@ -52,14 +52,7 @@ def ttft_split(frame: pd.DataFrame | None) -> go.Figure:
         if any(value > 0 for value in values):
             figure.add_trace(_bar(part_name, values, [label for label, _ in rows], "%{x:.2f} ms"))
     figure.update_xaxes(title_text=f"mean time to first token (ms){_sampled(frame)}")
-    figure.update_yaxes(autorange="reversed")
-    return style.finish(
-        figure,
-        170 + 52 * len(rows),
-        barmode="stack",
-        legend={"traceorder": "normal"},
-        margin={"l": 120, "r": 24, "t": 56, "b": 52},
-    )
+    return _stacked(figure, 170 + 52 * len(rows), left=120)
 
 
 def slo_misses(frame: pd.DataFrame | None, bounds: Mapping[str, float]) -> go.Figure:
@@ -87,14 +80,7 @@ def slo_misses(frame: pd.DataFrame | None, bounds: Mapping[str, float]) -> go.Fi
         if any(counts):
             figure.add_trace(_bar(part, counts, labels, "%{x} requests", f" (n = {sum(counts):,})"))
     figure.update_xaxes(title_text=f"requests that missed it, by the part at fault{_sampled(frame)}")
-    figure.update_yaxes(autorange="reversed")
-    return style.finish(
-        figure,
-        170 + 56 * len(labels),
-        barmode="stack",
-        legend={"traceorder": "normal"},
-        margin={"l": 150, "r": 24, "t": 56, "b": 52},
-    )
+    return _stacked(figure, 170 + 56 * len(labels), left=150)
 
 
 UNKNOWN = "not traced"
@@ -122,6 +108,18 @@ def attribute(frame: pd.DataFrame, key: str, bound: float) -> pd.Series:
     mine = excess[values > bound]
     traced = mine.notna().all(axis=1)
     return mine[traced].idxmax(axis=1).reindex(mine.index, fill_value=UNKNOWN)
+
+
+def _stacked(figure: go.Figure, height: int, left: int) -> go.Figure:
+    """Rows of stacked bars, the first on top."""
+    figure.update_yaxes(autorange="reversed")
+    return style.finish(
+        figure,
+        height,
+        barmode="stack",
+        legend={"traceorder": "normal"},
+        margin={"l": left, "r": 24, "t": 56, "b": 52},
+    )
 
 
 def _bar(
