@@ -15,15 +15,8 @@ from engine.models.backend import ModelBackend
 from engine.models.config import ModelConfig
 from engine.models.dense import ReferenceBackend
 from tests.helpers.forward import chunked_logits, forward_batch
-from tests.kernels_cpu.models import (
-    DTYPES,
-    Pool,
-    cast,
-    random_tokens,
-    random_weights,
-    supported_isas,
-    tiny_config,
-)
+from tests.helpers.random_models import cast, random_weights, tiny_config
+from tests.kernels_cpu.models import DTYPES, Pool, random_tokens, supported_isas
 
 MAX_MODEL_LEN = 700
 LENGTHS = (500, 37, 5)

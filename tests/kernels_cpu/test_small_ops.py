@@ -9,7 +9,8 @@ from engine.kernels.cpu.build import InstructionSet
 from engine.kernels.cpu.units import native_rms_norm, native_rotate
 from engine.models.config import RopeScaling
 from engine.models.rope import apply_rope, rope_cos_sin
-from tests.kernels_cpu.models import DTYPES, supported_isas, tiny_config
+from tests.helpers.random_models import tiny_config
+from tests.kernels_cpu.models import DTYPES, supported_isas
 
 
 def norm64(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

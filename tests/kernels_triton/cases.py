@@ -14,6 +14,19 @@ DEVICE = "cpu" if interpreted() else "cuda"
 UNTOUCHED = 2.0**15
 """Fills outputs beforehand: what a kernel must leave alone, and what no attention can give."""
 
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+SHAPES = [
+    ((1, 1), 64, 16, F32),
+    ((4, 2), 80, 32, F32),
+    ((3, 1), 96, 16, BF16),
+    ((4, 1), 128, 64, F16),
+    ((5, 1), 256, 16, F32),
+    ((6, 1), 64, 128, BF16),
+    ((7, 1), 8, 2, F32),
+    ((16, 2), 64, 16, F32),
+]
+"""(query heads, KV heads), head size, block size and type: groups of 1 to 8, every head size."""
+
 HIGHEST_CODE = 0x7E
 """Poison of an fp8 cache: 448, the largest value (the software decoder knows no NaN)."""
 

@@ -6,12 +6,14 @@ import dataclasses
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from engine.errors import InvalidInputError
 from engine.kernels.triton import backend as backend_module
 from engine.kernels.triton.backend import TritonBackend
 from engine.models.backend import ForwardBatch
 from engine.models.dense import ReferenceBackend
+from tests.helpers.forward import forward_batch
 from tests.kernels_triton.cases import DEVICE
 from tests.kernels_triton.models import random_weights, tiny_config
 
@@ -22,32 +24,20 @@ Step = list[tuple[int, int]]
 
 def batch_of(step: Step, pads: int = 0) -> ForwardBatch:
     """Request i owns blocks 1 + i·WIDTH …; ``pads`` rows as a graph of a larger batch has them."""
-    ids, positions, slots, starts = [], [], [], [0]
-    table = torch.zeros(len(step) + pads, WIDTH, dtype=torch.int32)
+    parts = []
     for i, (known, new) in enumerate(step):
-        table[i] = torch.arange(1 + i * WIDTH, 1 + (i + 1) * WIDTH)
-        for place in range(known, known + new):
-            ids.append((31 * place + 7 * i) % 71)
-            positions.append(place)
-            slots.append(int(table[i, place // BLOCK]) * BLOCK + place % BLOCK)
-        starts.append(starts[-1] + new)
-    last = [end - 1 for end in starts[1:]]
-    for _ in range(pads):
-        ids.append(0)
-        positions.append(0)
-        slots.append(-1)
-        starts.append(starts[-1] + 1)
-    lengths = [known + new for known, new in step] + [0] * pads
-    return ForwardBatch(
-        input_ids=torch.tensor(ids),
-        positions=torch.tensor(positions),
-        query_start_loc=torch.tensor(starts, dtype=torch.int32),
-        seq_lens=torch.tensor(lengths, dtype=torch.int32),
-        block_table=table,
-        slot_mapping=torch.tensor(slots),
-        logits_indices=torch.tensor(last),
-        max_query_len=max(new for _, new in step),
-        max_seq_len=max(lengths),
+        tokens = [(31 * place + 7 * i) % 71 for place in range(known, known + new)]
+        parts.append((tokens, known, list(range(1 + i * WIDTH, 1 + (i + 1) * WIDTH))))
+    batch = forward_batch(parts, BLOCK, all_logits=False)
+    starts = batch.query_start_loc
+    return dataclasses.replace(
+        batch,
+        input_ids=F.pad(batch.input_ids, (0, pads)),
+        positions=F.pad(batch.positions, (0, pads)),
+        query_start_loc=torch.cat([starts, starts[-1] + torch.arange(1, pads + 1, dtype=torch.int32)]),
+        seq_lens=F.pad(batch.seq_lens, (0, pads)),
+        block_table=F.pad(batch.block_table, (0, 0, 0, pads)),
+        slot_mapping=F.pad(batch.slot_mapping, (0, pads), value=-1),
     )
 
 

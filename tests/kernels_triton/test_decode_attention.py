@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kernels.triton.decode import DecodeWorkspace, decode_attention
-from tests.kernels_triton.cases import AttentionCase, Layout, assert_attends
-
-F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+from tests.kernels_triton.cases import BF16, F32, SHAPES, AttentionCase, Layout, assert_attends
 
 
 def check(layout: Layout, splits: int = 1, min_split: int = 16, device: str | None = None) -> None:
@@ -29,19 +27,7 @@ def check(layout: Layout, splits: int = 1, min_split: int = 16, device: str | No
     assert_attends(case, case.rows_of("one"))
 
 
-@pytest.mark.parametrize(
-    ("heads", "head_size", "block_size", "dtype"),
-    [
-        ((1, 1), 64, 16, F32),
-        ((4, 2), 80, 32, F32),
-        ((3, 1), 96, 16, BF16),
-        ((4, 1), 128, 64, F16),
-        ((5, 1), 256, 16, F32),
-        ((6, 1), 64, 128, BF16),
-        ((7, 1), 8, 2, F32),
-        ((16, 2), 64, 16, F32),
-    ],
-)
+@pytest.mark.parametrize(("heads", "head_size", "block_size", "dtype"), SHAPES)
 def test_ragged_rows(heads: tuple[int, int], head_size: int, block_size: int, dtype: torch.dtype) -> None:
     # One token, a full block, one more, and several; a padding row; rows that are not this kernel's.
     requests = ((1, 1), (16, 1), (0, 1), (17, 1), (20, 2), (9, 0), (35, 1))

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kernels.triton.prefill import prefill_attention
-from tests.kernels_triton.cases import AttentionCase, Layout, assert_attends
-
-F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+from tests.kernels_triton.cases import SHAPES, AttentionCase, Layout, assert_attends
 
 
 def check(layout: Layout, skip_decodes: bool = False, device: str | None = None) -> None:
@@ -24,19 +22,7 @@ def check(layout: Layout, skip_decodes: bool = False, device: str | None = None)
     assert_attends(case, more if skip_decodes else torch.ones_like(more))
 
 
-@pytest.mark.parametrize(
-    ("heads", "head_size", "block_size", "dtype"),
-    [
-        ((1, 1), 64, 16, F32),
-        ((4, 2), 80, 32, F32),
-        ((3, 1), 96, 16, BF16),
-        ((4, 1), 128, 64, F16),
-        ((5, 1), 256, 16, F32),
-        ((6, 1), 64, 128, BF16),
-        ((7, 1), 8, 2, F32),
-        ((16, 2), 64, 16, F32),
-    ],
-)
+@pytest.mark.parametrize(("heads", "head_size", "block_size", "dtype"), SHAPES)
 def test_prompts_chunks_and_single_tokens(
     heads: tuple[int, int], head_size: int, block_size: int, dtype: torch.dtype
 ) -> None:
