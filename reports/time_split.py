@@ -13,6 +13,7 @@ from workbench.errors import RunCorruptError
 from workbench.metrics.columns import read_events, read_requests
 from workbench.metrics.latency import Latencies
 from workbench.runstore import Run
+from workbench.timeline.segments import EngineLife
 from workbench.timeline.split import engine_lives, split_frame, split_requests, step_times
 
 MOST_REQUESTS = 4_000
@@ -56,7 +57,7 @@ def _even(requests: pa.Table, limit: int) -> np.ndarray:
     return np.sort(order[np.unique(np.linspace(0, len(order) - 1, limit).round().astype(int))])
 
 
-def _lives(run: Run, sample: pa.Table) -> dict[str, list]:  # type: ignore[type-arg]
+def _lives(run: Run, sample: pa.Table) -> dict[str, list[EngineLife]]:
     events = run.arrow("events")
     if events is None:
         return {}

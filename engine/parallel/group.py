@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import Store  # type: ignore[attr-defined]  # torch leaves it out of its stubs
 
 from engine.errors import EngineError
 
@@ -94,7 +94,7 @@ def _process_group(store: Store, rank: int, size: int, device: torch.device, tim
         options._timeout = timeout
         return dist.ProcessGroupNCCL(store, rank, size, options)
     gloo = dist.ProcessGroupGloo
-    gloo_options = gloo._Options()  # type: ignore[attr-defined]
+    gloo_options = gloo._Options()  # type: ignore[attr-defined]  # torch leaves it out of its stubs
     gloo_options._timeout = timeout
     # All ranks are on this host: nothing listens on a network.
     gloo_options._devices = [gloo.create_device(hostname="127.0.0.1")]

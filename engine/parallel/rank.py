@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import zmq
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # torch leaves it out of its stubs
 
 from engine.config import EngineConfig
 from engine.executor.base import Executor, pipelined

@@ -41,7 +41,7 @@ def offline(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Browse
     context = browser.new_context(
         viewport={"width": 1280, "height": 900},
         color_scheme=scheme,
-        offline=True,  # type: ignore[arg-type]
+        offline=True,
     )
     yield context
     context.close()

@@ -101,7 +101,7 @@ class MeteredBackend(GraphSafeBackend):
         super().__init__(tiny_weights(torch.float32), 96, 4)
         self.runtime = runtime
 
-    def forward(self, batch):  # type: ignore[no-untyped-def]
+    def forward(self, batch):
         peak = (100 + len(batch.input_ids)) * MIB
         reading = self.runtime._reading
         self.runtime._reading = DeviceMemory(reading.total, reading.free, reading.reserved, peak)
@@ -116,7 +116,7 @@ def test_the_kv_cache_gets_what_the_largest_step_leaves() -> None:
     runtime._reading = DeviceMemory(1000 * MIB, 800 * MIB, 130 * MIB, 100 * MIB)
     settings = DeviceSettings(2, 96, 4, 8, (1, 2))
 
-    runtime.reset_peak = lambda: setattr(  # type: ignore[method-assign]
+    runtime.reset_peak = lambda: setattr(
         runtime, "_reading", DeviceMemory(1000 * MIB, 800 * MIB, 130 * MIB, 100 * MIB)
     )
     room = device_room(runtime, MeteredBackend(runtime), settings, 0.9)

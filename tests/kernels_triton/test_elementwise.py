@@ -137,7 +137,7 @@ def test_rope_and_cache(
 
 
 @triton.jit
-def _codes(values_ptr, codes_ptr, back_ptr, BLOCK: tl.constexpr, FP8: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _codes(values_ptr, codes_ptr, back_ptr, BLOCK: tl.constexpr, FP8: tl.constexpr):  # noqa: N803
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     code = encode_e4m3(tl.load(values_ptr + place), FP8)
     tl.store(codes_ptr + place, code)

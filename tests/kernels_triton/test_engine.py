@@ -54,7 +54,7 @@ def test_what_goes_with_the_triton_backend_and_what_does_not(tmp_path: Path) -> 
         config(folder, attention_backend="triton", device=DEVICE, max_model_len=10, kv_cache_dtype="fp8")
     )  # fmt: skip
     model = info.model_config
-    elements = 2 * model["num_layers"] * model["num_kv_heads"] * model["head_size"]  # type: ignore[operator]
+    elements = 2 * model["num_layers"] * model["num_kv_heads"] * model["head_size"]
     assert info.kv_cache_bytes == info.num_kv_blocks * info.block_size * elements  # a byte each
     with pytest.raises(InvalidInputError, match=r"kv_cache_dtype='fp8': auto without the triton backend"):
         create_executor(config(folder, kv_cache_dtype="fp8"))

@@ -75,7 +75,7 @@ def test_the_capacity_page_answers_in_words_and_lists_its_probes(root: Path) -> 
     ],
 )
 def test_a_search_without_a_rate_says_why(root: Path, answer: str, words: str) -> None:
-    write_capacity(root, answer=answer, status="budget")  # type: ignore[arg-type]
+    write_capacity(root, answer=answer, status="budget")
     text = said(open_page("capacity"))
     assert words in text
     assert "ended at its budget" in text

@@ -61,7 +61,7 @@ def test_every_axis_has_a_title_with_a_unit(figures: dict[str, go.Figure]) -> No
 
 
 def as_list(values: object) -> list[object]:
-    return [] if values is None else list(values)  # type: ignore[call-overload,no-any-return]
+    return [] if values is None else list(values)
 
 
 def test_every_sample_tells_its_n(figures: dict[str, go.Figure]) -> None:

@@ -138,7 +138,7 @@ def test_ttft_parts_sum_to_the_ttft(run_a: Run) -> None:
     ordered = frame.sort_values("ttft_ns")["ttft_ns"].astype(float).to_numpy() / 1e6
     half = len(ordered) // 2
     assert shown[0] == pytest.approx(ordered[:half].mean())
-    assert frame["stall_ms"].max() == pytest.approx(run_a.metrics()["latency"]["stall"]["max"])  # type: ignore[index]
+    assert frame["stall_ms"].max() == pytest.approx(run_a.metrics()["latency"]["stall"]["max"])
 
 
 def test_a_sample_of_requests_keeps_the_slowest(run_a: Run) -> None:

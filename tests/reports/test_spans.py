@@ -55,12 +55,12 @@ def test_one_request_and_one_moment(tables_a: Tables) -> None:
     ("run_id", "source", "traced"),
     [("run-a", "engine events", True), ("run-no-traces", "client stamps", False)],
 )
-def test_where_the_spans_come_from(store_dir, run_id: str, source: str, traced: bool) -> None:  # type: ignore[no-untyped-def]
+def test_where_the_spans_come_from(store_dir, run_id: str, source: str, traced: bool) -> None:
     run = RunStore(store_dir).open(run_id)
     tables = Tables.read(RunData.of(run.path, run.manifest))
     assert (tables.lives.source, tables.traced) == (source, traced)
     alive = tables.alive()
-    assert alive.alive == len(tables.requests)  # type: ignore[arg-type]
+    assert alive.alive == len(tables.requests)
     assert len(by_request(alive.spans)) == alive.alive
 
 
@@ -70,7 +70,7 @@ def test_a_gap_is_a_step_that_passed_the_request_over(tables_a: Tables) -> None:
     for request, mine in by_request(spans).items():
         chunks = [s for s in mine if s.phase == PREFILL]
         skipped = sum(
-            b.step_id > a.step_id + 1  # type: ignore[operator]
+            b.step_id > a.step_id + 1
             for a, b in pairwise(chunks)
             if not any(s.phase not in (PREFILL, GAP) and a.end_s <= s.start_s < b.start_s for s in mine)
         )

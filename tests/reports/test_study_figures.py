@@ -11,7 +11,7 @@ from reports.figures.block_pool import Block, Mark
 from tests.reports.study_factory import write_capacity, write_gate, write_self_test
 
 
-def _named(figure, start: str):  # type: ignore[no-untyped-def]
+def _named(figure, start: str):
     return next(trace for trace in figure.data if trace.name.startswith(start))
 
 

@@ -3,7 +3,7 @@
 Dao et al., "Flash-Decoding for long-context inference", 2023; paging as in vLLM (Kwon et al., SOSP 2023).
 """
 
-# ruff: noqa: N803, N806, RET505, SIM102, RUF100  # constexpr arguments are capitals
+# ruff: noqa: N803  # constexpr names are capitals
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, attr-defined, no-untyped-call"
 
 from __future__ import annotations

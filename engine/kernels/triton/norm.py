@@ -1,6 +1,6 @@
 """RMSNorm, with the residual addition before it fused in."""
 
-# ruff: noqa: N803, N806, RET505, SIM102, RUF100  # constexpr arguments are capitals
+# ruff: noqa: N803  # constexpr names are capitals
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, attr-defined, no-untyped-call"
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ floats is the order of their bits. Thirty counts over a row replace a sort of it
 after the first. With ties at the cut all tied tokens are kept (a sort would keep the lowest ids).
 """
 
-# ruff: noqa: N803, N806, RET505, SIM102, RUF100  # constexpr arguments are capitals
+# ruff: noqa: N803  # constexpr names are capitals
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, attr-defined, no-untyped-call"
 
 from __future__ import annotations

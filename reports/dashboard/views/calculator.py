@@ -28,7 +28,7 @@ FORMULAS = r"""
 $L$ layers, $h$ hidden, $i$ intermediate, $q$ query heads, $g$ KV heads, $D$ head size, $V$ vocabulary, $w$ and $e$
 bytes of a weight and of a KV element, $n$ GPUs. $P_\text{read}$ leaves out the input embedding, of which a token
 reads one row.
-"""  # noqa: E501
+"""  # noqa: E501  # a row of a Markdown table is one line
 
 
 def _number(label: str, key: str, low: float, high: float, value: float, step: float, **more: Any) -> float:
