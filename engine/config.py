@@ -39,9 +39,12 @@ class EngineConfig(BaseModel):
     load_format: Literal["auto", "dummy"] = Field(
         "auto", description="auto: read the weights; dummy: random weights from the config."
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description=("Weights and KV cache; auto: bfloat16 where the CPU has AVX512-BF16, else float32."),
+        description=(
+            "Weights and KV cache; auto: bfloat16 on a GPU or where the CPU has AVX512-BF16, else float32. "
+            "float16: triton and reference backends."
+        ),
     )
     quantization: Literal["none", "int8"] = Field("none", description="int8: weight-only, CPU backend.")
     device: Literal["auto", "cpu", "cuda"] = Field(

@@ -89,4 +89,4 @@ def resolve_dtype(name: str, device: torch.device = WHOLE_ON_CPU.device) -> torc
         if device.type == "cuda":
             return torch.bfloat16
         return torch.bfloat16 if torch.cpu.get_capabilities().get("avx512_bf16") else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]

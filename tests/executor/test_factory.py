@@ -133,6 +133,26 @@ def test_auto_falls_back_with_a_reason(
         create_executor(config(folder, attention_backend="auto", quantization="int8"))
 
 
+@pytest.mark.parametrize("backend", ["auto", "cpu"])
+def test_float16_is_refused_by_the_native_kernels(backend: str, tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path)
+    with pytest.raises(InvalidInputError) as caught:
+        create_executor(config(folder, device="cpu", dtype="float16", attention_backend=backend))
+    assert str(caught.value) == (
+        "dtype='float16': float32 or bfloat16 with the native CPU kernels; "
+        "attention_backend='reference' has float16"
+    )
+
+
+def test_float16_on_the_reference_backend(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path)
+    prompt = torch.randint(3, VOCAB_SIZE, (20,), generator=torch.Generator().manual_seed(2)).tolist()
+    narrow, info = create_executor(config(folder, dtype="float16"))
+    wide, _ = create_executor(config(folder))
+    assert (info.dtype, info.kv_cache_bytes) == ("float16", 80 * 8 * 2 * 2 * 2 * 16 * 2)
+    assert greedy(narrow, prompt, 8, 6) == greedy(wide, prompt, 8, 6)
+
+
 def test_usable_cores_follow_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 5})

@@ -40,11 +40,14 @@ def greedy(folder: Path, **fields: object) -> list[int]:
     return output
 
 
-@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen2ForCausalLM"])
-def test_greedy_tokens_are_the_references(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "dtype"),
+    [("LlamaForCausalLM", "float32"), ("Qwen2ForCausalLM", "float32"), ("LlamaForCausalLM", "float16")],
+)
+def test_greedy_tokens_are_the_references(architecture: str, dtype: str, tmp_path: Path) -> None:
     folder = make_tiny_model(tmp_path, architecture)
-    ours = greedy(folder, attention_backend="triton", device=DEVICE, max_model_len=18)
-    assert ours == greedy(folder, max_model_len=18)
+    ours = greedy(folder, attention_backend="triton", device=DEVICE, max_model_len=18, dtype=dtype)
+    assert ours == greedy(folder, max_model_len=18, dtype=dtype)
     assert len(set(ours)) > 1
 
 

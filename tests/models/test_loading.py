@@ -71,6 +71,9 @@ def test_bfloat16_checkpoint_and_dtype(tmp_path: Path) -> None:
     assert {tensor.dtype for tensor in tensors_of(wide.weights)} == {torch.float32}
     assert {tensor.dtype for tensor in tensors_of(narrow.weights)} == {torch.bfloat16}
     assert torch.equal(wide.weights.embed, halved["model.embed_tokens.weight"].float())
+    half = load(tmp_path, dtype="float16").weights
+    assert {tensor.dtype for tensor in tensors_of(half)} == {torch.float16}
+    assert torch.equal(half.embed, halved["model.embed_tokens.weight"].half())
     automatic = load(tmp_path, dtype="auto").dtype
     expected = torch.bfloat16 if "avx512_bf16" in Path("/proc/cpuinfo").read_text() else torch.float32
     assert automatic == expected

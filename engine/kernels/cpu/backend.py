@@ -61,7 +61,11 @@ class CpuBackend:
         config = weights.config
         self.dtype = weights.embed.dtype
         if self.dtype not in _DTYPES:
-            raise InvalidInputError("dtype", str(self.dtype), "float32 or bfloat16 with the cpu backend")
+            raise InvalidInputError(
+                "dtype",
+                str(self.dtype).removeprefix("torch."),
+                "float32 or bfloat16 with the native CPU kernels; attention_backend='reference' has float16",
+            )
         if quantization not in ("none", "int8"):
             raise InvalidInputError("quantization", quantization, "none or int8")
         if config.head_size % 2:
