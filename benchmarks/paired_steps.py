@@ -22,12 +22,12 @@ from multiprocessing.connection import Connection
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.trace_cost import enter
+from benchmarks.traced_core import Switch, enter
 from engine.clock import MonotonicClock
 from engine.config import EngineConfig
 from engine.core.core import EngineCore
 from engine.executor.factory import create_executor
-from engine.trace.recorder import NullRecorder, Row, TraceRecorder
+from engine.trace.recorder import NullRecorder
 from engine.trace.writer import TraceWriter
 from workbench.collectors.cpu import CpuSampler
 
@@ -37,23 +37,6 @@ SETTLE = 4
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-class Switch:
-    """A recorder that can be off for a step."""
-
-    def __init__(self, inner: TraceRecorder) -> None:
-        self._inner = inner
-        self.enabled = False
-
-    def record_step(self, row: Row) -> None:
-        self._inner.record_step(row)
-
-    def record_event(self, row: Row) -> None:
-        self._inner.record_event(row)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def decode(

@@ -1,6 +1,6 @@
 """What watching costs: the step trace, the telemetry poller, the timeline export.
 
-python -m benchmarks.trace_cost micro      time of recording one step; drops at 500 steps/s
+python -m benchmarks.trace_cost micro      a row; what the core's own step grows by; drops at 500 steps/s
 python -m benchmarks.trace_cost trace      real engine at concurrency 16, trace on against off, ABBA
 python -m benchmarks.trace_cost control    the same, off on both sides: what the machine's noise does
 python -m benchmarks.trace_cost telemetry  the same with the CPU poller (a process of its own) on against off
@@ -14,7 +14,6 @@ import json
 import math
 import multiprocessing
 import os
-import random
 import statistics
 import tempfile
 import threading
@@ -30,13 +29,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.traced_core import CONCURRENCY, FORWARD_S, core_steps, enter
 from engine.clock import MonotonicClock
 from engine.config import EngineConfig
 from engine.core.core import EngineCore
 from engine.executor.factory import create_executor
-from engine.executor.sim import SimExecutor
-from engine.messages import EngineCoreRequest
-from engine.sampling_params import SamplingParams
 from engine.trace.recorder import NullRecorder, TraceRecorder
 from engine.trace.records import STEP_COLUMNS
 from engine.trace.tables import STEPS
@@ -47,7 +44,7 @@ from workbench.records import CHUNKS, REQUESTS
 from workbench.runstore import Run
 from workbench.timeline.perfetto import export
 
-CONCURRENCY, PROMPT, OUTPUT = 16, 16, 48
+OUTPUT = 48
 
 
 def micro() -> dict[str, float]:
@@ -76,31 +73,18 @@ def micro() -> dict[str, float]:
         steady.close()
         dropped = steady.num_dropped
     times.sort()
-    bare, traced = _core_steps()
+    warm, warm_added = core_steps(1_200, 0.0)
+    cold, cold_added = core_steps(800, FORWARD_S)
     return {
-        "core_step_us": bare,
-        "core_step_traced_us": traced,
+        "core_step_us": warm,
+        "core_step_added_us": warm_added,
+        "cold_core_step_us": cold,
+        "cold_core_step_added_us": cold_added,
+        "cold_control_added_us": core_steps(800, FORWARD_S, record=False)[1],
         "median_us": times[len(times) // 2] / 1e3,
         "p99_us": times[int(0.99 * len(times))] / 1e3,
         "dropped_at_500_steps_s": dropped,
     }
-
-
-def _core_steps(rounds: int = 30) -> tuple[float, float]:
-    """Median µs of the core's own part of a step with 16 requests in flight (an executor that costs nothing),
-    without and with a writer, in turns.
-    """
-    found: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(2 * rounds):
-        watched = number % 4 in (1, 2)
-        with tempfile.TemporaryDirectory() as folder:
-            recorder: TraceRecorder = TraceWriter(folder) if watched else NullRecorder()
-            clock = MonotonicClock()
-            config = EngineConfig.create(enable_prefix_caching=False)
-            core = EngineCore.create(config, SimExecutor(2048, clock), clock, recorder)
-            found[watched].append(CONCURRENCY / throughput(core, number, 512).wall * 1e6)
-            core.shutdown()
-    return statistics.median(found[False]), statistics.median(found[True])
 
 
 class Rates(NamedTuple):
@@ -112,22 +96,6 @@ class Rates(NamedTuple):
     wall: float
     cpu: float
     itl: float
-
-
-def enter(core: EngineCore, seed: int, output: int) -> None:
-    """Give the core :data:`CONCURRENCY` requests of ``output`` tokens each."""
-    rng = random.Random(seed)
-    for i in range(CONCURRENCY):
-        core.add_request(
-            EngineCoreRequest(
-                request_id=f"{seed}-{i}",
-                external_id=f"{seed}-{i}",
-                prompt_token_ids=[rng.randrange(1, 40_000) for _ in range(PROMPT)],
-                params=SamplingParams(max_tokens=output, ignore_eos=True),
-                eos_token_ids=[],
-                arrival_ns=0,
-            )
-        )
 
 
 def throughput(core: EngineCore, seed: int, output: int = OUTPUT) -> Rates:

@@ -1,12 +1,13 @@
-"""The step thread's side of the trace: rows go into preallocated rings. No I/O, no lock, no conversion here.
+"""The step thread's side of the trace: rows go into bounded rings. No I/O, no lock, no conversion here.
 
-One thread records, one thread (:mod:`engine.trace.writer`) drains. Both only ever move their own counter,
-and storing a reference in a list is atomic, so no lock is needed. A full ring drops the new row and
-counts it.
+One thread records, one thread (:mod:`engine.trace.writer`) drains. One only appends and the other only takes
+from the front, both of which a deque does atomically, so no lock is needed. A full ring drops the new row
+and counts it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Protocol
 
 Row = tuple[Any, ...]
@@ -71,35 +72,25 @@ class Ring:
         capacity: rows that can wait.
     """
 
-    __slots__ = ("_capacity", "_head", "_slots", "_tail", "num_dropped")
+    __slots__ = ("_append", "_capacity", "_rows", "num_dropped")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._slots: list[Row | None] = [None] * capacity
-        self._head = 0  # moved by the producer only
-        self._tail = 0  # moved by the consumer only
+        self._rows: deque[Row] = deque()
+        self._append = self._rows.append
         self.num_dropped = 0
         """Rows lost because the consumer was too slow."""
 
     def put(self, row: Row) -> None:
-        head = self._head
-        if head - self._tail >= self._capacity:
+        if len(self._rows) < self._capacity:
+            self._append(row)
+        else:
             self.num_dropped += 1
-            return
-        self._slots[head % self._capacity] = row
-        self._head = head + 1  # only now can the consumer see the row
 
     def drain(self) -> list[Row]:
         """All rows that are there, oldest first."""
-        head, rows = self._head, []
-        for position in range(self._tail, head):
-            slot = position % self._capacity
-            row = self._slots[slot]
-            self._slots[slot] = None
-            if row is not None:
-                rows.append(row)
-        self._tail = head
-        return rows
+        take = self._rows.popleft
+        return [take() for _ in range(len(self._rows))]
 
 
 class RingRecorder:
