@@ -24,6 +24,7 @@ class FakeHost:
         task = self.proc / str(pid) / "task" / str(tid)
         task.mkdir(parents=True, exist_ok=True)
         fields = ["S", *["0"] * 10, str(ticks), "0", *["0"] * 30]
+        (task / "comm").write_text(f"{comm}\n")
         (task / "stat").write_text(f"{tid} ({comm}) {' '.join(fields)}\n")
         if schedstat is not None:
             (task / "schedstat").write_text(schedstat)
@@ -43,8 +44,8 @@ class FakeHost:
             f"usage_usec 5\nnr_throttled 3\nthrottled_usec {usec}\n"
         )
 
-    def probe(self):
-        return SchedProbe(self.proc, self.cgroup)
+    def probe(self, **how):
+        return SchedProbe(self.proc, self.cgroup, **how)
 
 
 def by_name(samples):
@@ -101,6 +102,28 @@ def test_cgroup_version_1(tmp_path):
     (folder / "cpu.stat").write_text(f"nr_periods 4\nnr_throttled 1\nthrottled_time {SECOND // 5}\n")
     found = {s.name: s.value for s in probe.sample(SECOND, [])}
     assert found["system.cgroup_throttled"] == 20.0
+
+
+def test_an_idle_thread_is_read_again_with_the_next_look_at_all(tmp_path):
+    """Its share is then over the whole time; threads that are new are found at the same time."""
+    host = FakeHost(tmp_path)
+    host.thread(7, 7, "busy", schedstat="1000 1000 1")
+    host.thread(7, 8, "idle", schedstat="1000 1000 1")
+    probe = host.probe(scan_every=4)
+    seen = []
+    for second in range(5):
+        host.thread(7, 7, "busy", schedstat=f"{1000 + second * SECOND // 2} 1000 1")
+        if second == 2:
+            host.thread(7, 8, "idle", schedstat=f"{1000 + 3 * SECOND // 2} 1000 1")
+            host.thread(7, 9, "new", schedstat="1000 1000 1")
+        found = {
+            s.source: s.value for s in probe.sample(second * SECOND, [7]) if s.name == "server.thread.cpu"
+        }
+        seen.append({source.rpartition(" ")[2]: value for source, value in found.items()})
+    assert seen == [{}, {"busy": 50.0}, {"busy": 50.0}, {"busy": 50.0}, {"busy": 50.0, "idle": 50.0}]
+    host.thread(7, 9, "new", schedstat=f"{1000 + SECOND} 1000 1")
+    found = {s.source for s in probe.sample(5 * SECOND, [7]) if s.name == "server.thread.cpu"}
+    assert "pid 7 tid 9 new" in found
 
 
 def test_a_process_that_ended(tmp_path):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from workbench.collectors.procfs import ProcFile, field, read_once
 
 SOURCE = "proc"
 _MIN_SHARE = 1.0
@@ -27,28 +28,69 @@ class Sample(NamedTuple):
     status: str
 
 
-@dataclass(frozen=True, slots=True)
 class _Thread:
-    comm: str
-    cpu_ns: int
-    wait_ns: int | None
+    """A thread of a watched process, with its counters when it was read last."""
+
+    __slots__ = ("cpu_ns", "file", "folder", "idle", "read_ns", "source", "wait_ns")
+
+    def __init__(self, folder: str, source: str) -> None:
+        self.folder = folder
+        self.source = source
+        self.file = ProcFile(f"{folder}/schedstat")
+        self.cpu_ns = 0
+        self.wait_ns: int | None = None
+        self.read_ns: int | None = None
+        self.idle = False
+
+    def read(self) -> bool:
+        """Take the counters; False when the thread has ended. The wait is None where nothing counts it."""
+        words = self.file.read().split()
+        if len(words) >= 2 and words[0] != b"0":
+            self.cpu_ns, self.wait_ns = int(words[0]), int(words[1])
+            return True
+        words = read_once(f"{self.folder}/stat").rpartition(b")")[2].split()
+        if len(words) < 13:
+            return False
+        self.cpu_ns, self.wait_ns = (int(words[11]) + int(words[12])) * 10_000_000, None
+        return True
+
+
+class _Watched:
+    """A process of the server: its threads, and its counter of involuntary switches."""
+
+    __slots__ = ("status", "switches", "switches_ns", "threads")
+
+    def __init__(self, folder: str) -> None:
+        self.status = ProcFile(f"{folder}/status")
+        self.switches: int | None = None
+        self.switches_ns = 0
+        self.threads: dict[int, _Thread] = {}
 
 
 class SchedProbe:
     """Turns counters of ``/proc`` and of the control group into shares between two samples.
 
+    A thread that was idle when it was read last is read again every ``scan_every`` samples only, when new
+    threads are looked for, too; its share is then over all this time.
+
     Args:
         proc: root of procfs.
         cgroup: root of the control groups (version 2, or version 1 with a ``cpu`` folder).
+        scan_every: samples between two looks at all threads.
     """
 
-    def __init__(self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> None:
+    def __init__(
+        self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"), *, scan_every: int = 1
+    ) -> None:
         self._proc = proc
-        self._cgroup = _cgroup_folder(proc, cgroup)
-        self._threads: dict[tuple[int, int], _Thread] = {}
+        folder = _cgroup_folder(proc, cgroup)
+        self._pressure_file = ProcFile(proc / "pressure" / "cpu")
+        self._throttled_file = ProcFile(folder / "cpu.stat") if folder else None
+        self._scan_every = scan_every
+        self._samples = 0
+        self._watched: dict[int, _Watched] = {}
         self._pressure: int | None = None
         self._throttled: int | None = None
-        self._switches: dict[int, int] = {}
         self._last_ns: int | None = None
 
     def sample(self, now_ns: int, pids: Iterable[int]) -> list[Sample]:
@@ -56,11 +98,19 @@ class SchedProbe:
         before, self._last_ns = self._last_ns, now_ns
         passed = now_ns - before if before is not None else None
         pids = list(pids)
-        return [
-            *self._system(passed),
-            *(found for pid in pids for found in self._process(pid, passed)),
-            *self._wait_of_all(pids, passed),
-        ]
+        for gone in self._watched.keys() - set(pids):
+            del self._watched[gone]
+        scan = self._samples % self._scan_every == 0
+        self._samples += 1
+        found = self._system(passed)
+        for pid in pids:
+            new = pid not in self._watched
+            watched = self._watched.setdefault(pid, _Watched(f"{self._proc}/{pid}"))
+            if scan or new:
+                found += _involuntary(pid, watched, now_ns)
+                self._look_for_threads(pid, watched)
+            found += _shares(watched, now_ns, scan)
+        return [*found, *self._wait_of_all(passed)]
 
     # ---- host and control group
 
@@ -77,102 +127,81 @@ class SchedProbe:
 
     def _read_pressure(self) -> int | None:
         """µs in which some task waited for a core."""
-        for line in _read(self._proc / "pressure" / "cpu").splitlines():
-            if line.startswith("some"):
-                return _number(line.rpartition("total=")[2])
-        return None
+        line = self._pressure_file.read().partition(b"\n")[0]
+        value = line.rpartition(b"total=")[2]
+        return int(value) if line.startswith(b"some") and value.isdigit() else None
 
     def _read_throttled(self) -> int | None:
         """ns for which the group's quota stopped it; None without a quota."""
-        if self._cgroup is None:
+        if self._throttled_file is None:
             return None
-        for line in _read(self._cgroup / "cpu.stat").splitlines():
-            key, _, value = line.partition(" ")
-            if key == "throttled_usec":
-                number = _number(value)
-                return None if number is None else number * 1000
-            if key == "throttled_time":
-                return _number(value)
-        return None
+        text = self._throttled_file.read()
+        number = field(text, b"throttled_usec")
+        return field(text, b"throttled_time") if number is None else number * 1000
 
     # ---- processes and threads
 
-    def _process(self, pid: int, passed: int | None) -> list[Sample]:
-        found = []
-        count = self._read_switches(pid)
-        before = self._switches.get(pid)
-        if count is not None:
-            self._switches[pid] = count
-            if before is not None and passed:
-                rate = (count - before) / passed * 1e9
-                found.append(
-                    Sample("server.process.ctx_switches_involuntary", rate, "1/s", f"pid {pid}", "ok")
-                )
-        for tid, thread in self._read_threads(pid):
-            old = self._threads.get((pid, tid))
-            self._threads[pid, tid] = thread
-            if old is None or not passed:
-                continue
-            source = f"pid {pid} tid {tid} {thread.comm}"
-            cpu = 100.0 * (thread.cpu_ns - old.cpu_ns) / passed
-            wait = None
-            if thread.wait_ns is not None and old.wait_ns is not None:
-                wait = 100.0 * (thread.wait_ns - old.wait_ns) / passed
-            if max(cpu, wait or 0.0) < _MIN_SHARE:
-                continue
-            found.append(Sample("server.thread.cpu", cpu, "%", source, "ok"))
-            if wait is not None:
-                found.append(Sample("server.thread.run_wait", wait, "%", source, "ok"))
-        return found
-
-    def _wait_of_all(self, pids: list[int], passed: int | None) -> list[Sample]:
+    def _wait_of_all(self, passed: int | None) -> list[Sample]:
         """One line says it where the kernel does not count run-queue waits."""
-        if not pids or not passed:
-            return []
-        mine = [thread for (pid, _), thread in self._threads.items() if pid in pids]
-        if mine and all(thread.wait_ns is None for thread in mine):
+        mine = [thread for watched in self._watched.values() for thread in watched.threads.values()]
+        if passed and mine and all(thread.wait_ns is None for thread in mine):
             return [Sample("server.thread.run_wait", None, "%", SOURCE, "not_supported")]
         return []
 
-    def _read_threads(self, pid: int) -> list[tuple[int, _Thread]]:
-        found = []
+    def _look_for_threads(self, pid: int, watched: _Watched) -> None:
         folder = f"{self._proc}/{pid}/task"
         try:
-            tasks = os.listdir(folder)
+            tasks = {int(task) for task in os.listdir(folder)}
         except OSError:
-            return []
-        for task in tasks:
-            fields = _read(f"{folder}/{task}/stat")
-            head, _, rest = fields.rpartition(")")
-            values = rest.split()
-            if len(values) < 13:
-                continue
-            ticks_ns = (int(values[11]) + int(values[12])) * 10_000_000
-            cpu, wait = _schedstat(f"{folder}/{task}/schedstat", ticks_ns)
-            found.append((int(task), _Thread(head.partition("(")[2], cpu, wait)))
-        return found
-
-    def _read_switches(self, pid: int) -> int | None:
-        for line in _read(self._proc / str(pid) / "status").splitlines():
-            if line.startswith("nonvoluntary_ctxt_switches:"):
-                return _number(line.partition(":")[2])
-        return None
+            tasks = set()
+        for gone in watched.threads.keys() - tasks:
+            del watched.threads[gone]
+        for task in sorted(tasks - watched.threads.keys()):
+            comm = read_once(f"{folder}/{task}/comm").decode(errors="replace").strip()
+            watched.threads[task] = _Thread(f"{folder}/{task}", f"pid {pid} tid {task} {comm}")
 
 
-def _schedstat(path: str, ticks_ns: int) -> tuple[int, int | None]:
-    """(on-CPU ns, run-queue wait ns); the wait is None where the kernel counts nothing."""
-    values = _read(path).split()
-    if len(values) < 2:
-        return ticks_ns, None
-    cpu, wait = int(values[0]), int(values[1])
-    if cpu == 0:
-        return ticks_ns, None
-    return cpu, wait
+def _involuntary(pid: int, watched: _Watched, now_ns: int) -> list[Sample]:
+    count = field(watched.status.read(), b"nonvoluntary_ctxt_switches:")
+    before, before_ns = watched.switches, watched.switches_ns
+    watched.switches, watched.switches_ns = count, now_ns
+    if count is None or before is None or now_ns <= before_ns:
+        return []
+    rate = (count - before) / (now_ns - before_ns) * 1e9
+    return [Sample("server.process.ctx_switches_involuntary", rate, "1/s", f"pid {pid}", "ok")]
+
+
+def _shares(watched: _Watched, now_ns: int, scan: bool) -> list[Sample]:
+    """CPU and run-queue wait of the threads that are read in this sample and are not idle."""
+    found = []
+    for tid, thread in list(watched.threads.items()):
+        if thread.idle and not scan:
+            continue
+        cpu_ns, wait_ns, read_ns = thread.cpu_ns, thread.wait_ns, thread.read_ns
+        if not thread.read():
+            del watched.threads[tid]
+            continue
+        thread.read_ns = now_ns
+        if read_ns is None or now_ns <= read_ns:
+            continue
+        passed = now_ns - read_ns
+        cpu = 100.0 * (thread.cpu_ns - cpu_ns) / passed
+        wait = None
+        if thread.wait_ns is not None and wait_ns is not None:
+            wait = 100.0 * (thread.wait_ns - wait_ns) / passed
+        thread.idle = max(cpu, wait or 0.0) < _MIN_SHARE
+        if thread.idle:
+            thread.file.close()  # a server has hundreds of them, and descriptors are scarce
+            continue
+        found.append(Sample("server.thread.cpu", cpu, "%", thread.source, "ok"))
+        if wait is not None:
+            found.append(Sample("server.thread.run_wait", wait, "%", thread.source, "ok"))
+    return found
 
 
 def _cgroup_folder(proc: Path, root: Path) -> Path | None:
     """Where this process's group keeps ``cpu.stat``; None when it can't be seen."""
-    for line in _read(proc / "self" / "cgroup").splitlines():
+    for line in read_once(proc / "self" / "cgroup").decode(errors="replace").splitlines():
         number, controllers, place = [*line.split(":", 2), "", ""][:3]
         if number == "0" and not controllers:
             candidates = [root / place.lstrip("/"), root / "unified" / place.lstrip("/")]
@@ -181,7 +210,7 @@ def _cgroup_folder(proc: Path, root: Path) -> Path | None:
         else:
             continue
         for folder in candidates:
-            if "throttled" in _read(folder / "cpu.stat"):
+            if b"throttled" in read_once(folder / "cpu.stat"):
                 return folder
     return None
 
@@ -190,16 +219,3 @@ def _share(name: str, before: int | None, now: int | None, scale_ns: int, passed
     if before is None or now is None:
         return Sample(name, None, "%", SOURCE, "not_supported")
     return Sample(name, 100.0 * (now - before) * scale_ns / passed, "%", SOURCE, "ok")
-
-
-def _read(path: str | Path) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _number(text: str) -> int | None:
-    word = text.strip()
-    return int(word) if word.isdigit() else None
