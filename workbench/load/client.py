@@ -13,11 +13,12 @@ from workbench.benchspec import Deadlines
 from workbench.load import errors
 from workbench.load.bodies import PreparedRequest
 from workbench.load.errors import RequestError, http_class
+from workbench.load.post import Post
 from workbench.load.progress import LoadCounters
 from workbench.load.record import RequestRecord
 from workbench.load.sse import SseEvent, SseParser
 from workbench.load.stream import StreamState
-from workbench.load.wire import new_wire
+from workbench.load.wire import Wire
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.1, 2.0
 _DRAIN_S = 1.0
@@ -33,13 +34,41 @@ class Flight:
 
     record: RequestRecord
     request: PreparedRequest
+    counters: LoadCounters = field(default_factory=LoadCounters)
     stream: StreamState = field(default_factory=StreamState)
+    parser: SseParser = field(default_factory=SseParser)
+    wire: Wire | None = None
     task: asyncio.Task[None] | None = None
     active_ns: int = 0
     """Last sign of life."""
     give_up: str | None = None
     """Error class with which it was cancelled."""
     reason: str = "given up by the client"
+    failure: RequestError | None = None
+    """What the watchdog found in the stream before it cancelled."""
+
+    def catch_up(self) -> None:
+        """Fold what has arrived since the last call.
+
+        Raises:
+            RequestError: the stream told an error, or holds no events of the API.
+        """
+        body = self.wire.body if self.wire is not None else None
+        if body is None:
+            return
+        for received_ns, payload in body.reads():
+            self.take(payload, received_ns)
+
+    def take(self, payload: bytes, received_ns: int) -> None:
+        """Fold the part of the body that arrived at ``received_ns``. Raises as :meth:`catch_up`."""
+        self.active_ns = received_ns
+        self.fold(self.parser.feed(payload), received_ns)
+
+    def fold(self, events: list[SseEvent], received_ns: int) -> None:
+        stream, counters = self.stream, self.counters
+        for event in events:
+            stream.feed(event, received_ns)
+            counters.tokens += stream.chunks[-1].n_tokens or 0
 
     def overdue(self, now_ns: int, deadlines: Deadlines) -> str | None:
         """The deadline that has passed, as an error class."""
@@ -64,9 +93,7 @@ def _passed(waited_s: float, limit_s: float | None) -> bool:
 async def fly(
     flight: Flight,
     body: bytes,
-    session: aiohttp.ClientSession,
-    url: str,
-    counters: LoadCounters,
+    post: Post,
     retries: int = 0,
 ) -> None:
     """Send ``body``, fold its stream, settle the record. Never raises: every outcome is in the record.
@@ -79,7 +106,7 @@ async def fly(
     record.attempts = 0
     while True:
         record.attempts += 1
-        await _attempt(flight, body, session, url, counters)
+        await _attempt(flight, body, post)
         if (
             record.attempts > retries
             or record.status != "failed"
@@ -87,7 +114,7 @@ async def fly(
             or flight.stream.chunks
         ):
             break
-        counters.retries += 1
+        flight.counters.retries += 1
         try:
             await asyncio.sleep(min(_RETRY_MOST_S, _RETRY_FIRST_S * 2 ** (record.attempts - 1)))
         except asyncio.CancelledError:
@@ -98,18 +125,18 @@ async def fly(
     settle(record, flight.stream, request.num_prompt_tokens)
 
 
-async def _attempt(
-    flight: Flight, body: bytes, session: aiohttp.ClientSession, url: str, counters: LoadCounters
-) -> None:
+async def _attempt(flight: Flight, body: bytes, post: Post) -> None:
     record, stream = flight.record, flight.stream
     try:
-        await _exchange(flight, body, session, url, counters)
+        await _exchange(flight, body, post)
         record.status = "ok"
     except RequestError as error:
         _fail(record, error.error_class, str(error))
     except asyncio.CancelledError:
         # Only this module's callers cancel a flight, and they say why.
-        if flight.give_up == DRAINED or stream.done:
+        if flight.failure is not None:
+            _fail(record, flight.failure.error_class, str(flight.failure))
+        elif flight.give_up == DRAINED or stream.done:
             # The answer was complete; only the connection's own end was still to come.
             record.status = "ok"
         else:
@@ -129,46 +156,40 @@ async def _attempt(
         _fail(record, errors.CLIENT, f"{type(error).__name__}: {error}")
 
 
-async def _exchange(
-    flight: Flight, body: bytes, session: aiohttp.ClientSession, url: str, counters: LoadCounters
-) -> None:
+async def _exchange(flight: Flight, body: bytes, post: Post) -> None:
     record, stream = flight.record, flight.stream
-    headers = {"X-Request-Id": record.request_id}
-    wire = new_wire()
+    flight.wire = wire = Wire()
     flight.active_ns = time.monotonic_ns()
     if record.sent_ns is None:
         record.sent_ns = flight.active_ns
-    async with session.post(url, data=body, headers=headers) as response:
-        flight.active_ns = record.headers_ns = wire.received_ns()
-        record.http_status = response.status
-        if not 200 <= response.status < 300:
-            text = (await response.content.read(2048)).decode("utf-8", "replace")
-            raise RequestError(http_class(response.status), f"HTTP {response.status}: {text[:300]}")
-        if response.content_type == "application/json":
+    answer = await post.send(wire, record.request_id, body)
+    try:
+        flight.active_ns = record.headers_ns = wire.head_ns or wire.received_ns()
+        record.http_status = answer.status
+        if not 200 <= answer.status < 300:
+            text = (await answer.content.read(2048)).decode("utf-8", "replace")
+            where = f" (redirects are not followed: {answer.location})" if answer.location else ""
+            raise RequestError(http_class(answer.status), f"HTTP {answer.status}{where}: {text[:300]}")
+        if answer.content_type == "application/json":
             raise RequestError(errors.PARSE, "the answer is no event stream (Content-Type: application/json)")
-        parser = SseParser()
-        content = response.content
-        while True:
-            read = await content.readany()
-            flight.active_ns = now_ns = wire.received_ns()
-            if not read:
-                break
-            _take(stream, parser.feed(read), now_ns, counters)
         try:
-            _take(stream, parser.close(), now_ns, counters)
+            # An event stream of ours comes past this; what ends or breaks it does not.
+            while read := await answer.content.readany():
+                flight.catch_up()
+                flight.take(read, wire.received_ns())
+        finally:
+            flight.catch_up()
+        try:
+            flight.fold(flight.parser.close(), flight.active_ns)
         except RequestError as error:
             if error.error_class == errors.PARSE:
                 # Half an event at the very end: the connection was cut inside it.
                 raise RequestError(errors.TRUNCATED, "the stream ends inside an event") from None
             raise
+    finally:
+        answer.close()
     if not stream.terminated:
         raise RequestError(errors.TRUNCATED, "the stream ended without [DONE] or a finish reason")
-
-
-def _take(stream: StreamState, events: list[SseEvent], now_ns: int, counters: LoadCounters) -> None:
-    for event in events:
-        stream.feed(event, now_ns)
-        counters.tokens += stream.chunks[-1].n_tokens or 0
 
 
 def _fail(record: RequestRecord, error_class: str, message: str) -> None:

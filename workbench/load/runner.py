@@ -21,7 +21,9 @@ from workbench.benchspec import Deadlines
 from workbench.load import errors
 from workbench.load.bodies import PreparedRequest
 from workbench.load.client import Flight, fly
+from workbench.load.errors import RequestError
 from workbench.load.pacer import Pacer
+from workbench.load.post import Post
 from workbench.load.progress import BenchProgress, LoadCounters, ProgressCallback
 from workbench.load.record import RequestRecord
 from workbench.load.turns import Turns
@@ -29,6 +31,8 @@ from workbench.load.turns import Turns
 LEAD_NS = 20_000_000
 """From the call to the first request: time to set everything up."""
 _WATCH_S = 0.02
+_READ_NS = 500_000
+"""How long the watchdog reads streams before whatever else waits gets its turn."""
 _SHOW_NS = 100_000_000
 
 
@@ -103,7 +107,7 @@ class _Player:
         self, plan: LoadPlan, session: aiohttp.ClientSession, progress: ProgressCallback | None
     ) -> None:
         self._plan = plan
-        self._session = session
+        self._post = Post(session, plan.url)
         self._progress = progress
         self._counters = LoadCounters(planned=len(plan.requests))
         self._turns = Turns(plan.requests)
@@ -206,13 +210,13 @@ class _Player:
         return len(self._thinking) if self._closed else 0
 
     def _send(self, request: PreparedRequest, record: RequestRecord) -> None:
-        flight = Flight(record, request)
+        flight = Flight(record, request, self._counters)
         self._flights.add(flight)
         self._records.append(record)
         self._counters.sent += 1
         self._idle.clear()
         body = self._turns.body(request)
-        coroutine = fly(flight, body, self._session, self._plan.url, self._counters, self._plan.retries)
+        coroutine = fly(flight, body, self._post, self._plan.retries)
         flight.task = asyncio.create_task(coroutine)
         flight.task.add_done_callback(lambda _task, flight=flight: self._landed(flight))  # type: ignore[misc]
         if request.cancel_after_ns is not None:
@@ -325,19 +329,38 @@ class _Player:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Deadlines of all flights, the loop's own lateness, and the display."""
-        deadlines = self._plan.deadlines
+        """Reading and deadlines of all flights, the loop's own lateness, and the display."""
         while True:
             before = time.monotonic_ns()
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic_ns()
             self._lags.append(max(0.0, (now - before) / 1e6 - _WATCH_S * 1e3))
+            turn_ns = now
             for flight in tuple(self._flights):
-                overdue = flight.overdue(now, deadlines) if flight.give_up is None else None
-                if overdue is not None and flight.task is not None:
-                    flight.give_up = overdue
-                    flight.task.cancel()
+                self._look_after(flight, now)
+                if (time.monotonic_ns() - turn_ns) > _READ_NS:
+                    await asyncio.sleep(0)  # what is due goes out first
+                    turn_ns = time.monotonic_ns()
             self._show()
+
+    def _look_after(self, flight: Flight, now_ns: int) -> None:
+        """Read what came, and give the flight up when a deadline has passed or its stream tells an error."""
+        if (
+            flight.task is None
+            or flight.task.done()
+            or flight.give_up is not None
+            or flight.failure is not None
+        ):
+            return
+        try:
+            flight.catch_up()
+        except RequestError as error:
+            flight.failure = error
+            flight.task.cancel()
+            return
+        flight.give_up = flight.overdue(now_ns, self._plan.deadlines)
+        if flight.give_up is not None:
+            flight.task.cancel()
 
     def _show(self, force: bool = False) -> None:
         now = time.monotonic_ns()

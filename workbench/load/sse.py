@@ -36,6 +36,8 @@ class SseParser:
         """Events completed by ``read`` (any bytes, also none)."""
         if not read:
             return []
+        if (whole := self._whole(read)) is not None:
+            return whole
         if self._start is not None:
             read = self._start + read
             if len(read) < len(_BOM) and _BOM.startswith(read):
@@ -67,6 +69,26 @@ class SseParser:
         for line in lines:
             self._line(line, events)
         return events
+
+    def _whole(self, read: bytes) -> list[SseEvent] | None:
+        """What nearly every read is: whole events of one data line each. None: it is something else."""
+        if (
+            self._start is not None
+            or self._pieces
+            or self._data
+            or self._name
+            or self._skip_lf
+            or not read.endswith(b"\n\n")
+            or b"\r" in read
+        ):
+            return None
+        parts = read[:-2].split(b"\n\n")
+        if read.count(b"\n") != 2 * len(parts):
+            return None
+        for part in parts:
+            if not part.startswith(b"data: "):
+                return None
+        return [SseEvent(b"", part[6:]) for part in parts]
 
     def close(self) -> list[SseEvent]:
         """End of the stream: the event that lacks its blank line, if any.
