@@ -17,6 +17,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     config_json: str
     rank: int
     size: int
+    folder: str
+    """Temporary, of sockets and store. Rank 0 removes it; where it could not, the ranks do."""
     address: str
     """Of rank 0's socket."""
     store: str

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -31,7 +32,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     setup = msgspec.json.decode(_first_line(), type=wire.Setup)
-    threading.Thread(target=_watch_rank_0, daemon=True).start()
+    threading.Thread(target=_watch_rank_0, args=(setup.folder,), daemon=True).start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.connect(setup.address)
@@ -58,10 +59,11 @@ def _first_line() -> bytes:
     return bytes(line)
 
 
-def _watch_rank_0() -> None:
+def _watch_rank_0(folder: str) -> None:
     while os.read(0, 1024):
         pass
     time.sleep(ORPHAN_GRACE_S)  # told to stop, it ends by itself
+    shutil.rmtree(folder, ignore_errors=True)  # rank 0 was killed
     os._exit(EXIT_FAILED)
 
 

@@ -125,6 +125,7 @@ class Workers:
                     config_json=config.model_dump_json(),
                     rank=rank,
                     size=size,
+                    folder=str(self._folder),
                     address=f"ipc://{self._folder}/rank-{rank}",
                     store=self.store,
                     timeout_s=timeout_s,

@@ -47,6 +47,18 @@ def test_logits_are_those_of_one_rank(architecture: str, size: int) -> None:
         torch.testing.assert_close(logits, whole, rtol=1e-6, atol=1e-6)
 
 
+def test_three_ranks_as_smollm2_has_heads() -> None:
+    """9 heads over 3 KV heads, and a hidden size that 3 divides."""
+    shape = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 144}
+    whole = logits_of(weights_of("LlamaForCausalLM", Shard(), **shape), None)
+    parts = on_ranks(
+        3, lambda group: logits_of(weights_of("LlamaForCausalLM", Shard(group.rank, 3), **shape), group)
+    )
+    for logits in parts:
+        assert torch.equal(logits, parts[0])
+        torch.testing.assert_close(logits, whole, rtol=1e-6, atol=1e-6)
+
+
 def test_a_vocabulary_that_does_not_divide() -> None:
     vocab = {"vocab_size": 385}
     whole = logits_of(weights_of("LlamaForCausalLM", Shard(), **vocab), None)

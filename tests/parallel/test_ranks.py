@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -146,12 +148,22 @@ async def test_a_rank_that_ends_while_nothing_runs_ends_the_server(folder: Path)
         await stop(server)
 
 
-async def test_ranks_end_with_the_engine_process(folder: Path) -> None:
+@pytest.fixture
+def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where started processes put their temporary files; a socket's path may not be long."""
+    with tempfile.TemporaryDirectory(prefix="wb-") as path:
+        monkeypatch.setenv("TMPDIR", path)
+        yield Path(path)
+
+
+async def test_ranks_end_with_the_engine_process_and_leave_nothing(folder: Path, short_tmp: Path) -> None:
     server = await start(config(folder))
     try:
         (rank_1,) = server.engine_process.children()
+        assert len(list(short_tmp.glob("workbench-ranks-*"))) == 1
         server.engine_process.kill()
         wait_gone([rank_1.pid])
+        assert list(short_tmp.glob("workbench-ranks-*")) == []
         assert (await server.exit())[0] == 1
     finally:
         await stop(server)
