@@ -30,9 +30,12 @@ from workbench.load.turns import Turns
 
 LEAD_NS = 20_000_000
 """From the call to the first request: time to set everything up."""
-_WATCH_S = 0.02
+_WATCH_NS = 20_000_000
+_WATCH_S = _WATCH_NS / 1e9
 _READ_NS = 500_000
 """How long the watchdog reads streams before whatever else waits gets its turn."""
+_LATE_NS, _PATIENCE_NS = 3_000_000, 200_000_000
+"""A loop that is so late has no time for reading, but for no longer than this."""
 _SHOW_NS = 100_000_000
 
 
@@ -330,18 +333,24 @@ class _Player:
 
     async def _watch(self) -> None:
         """Reading and deadlines of all flights, the loop's own lateness, and the display."""
+        read_ns = 0
         while True:
             before = time.monotonic_ns()
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic_ns()
             self._lags.append(max(0.0, (now - before) / 1e6 - _WATCH_S * 1e3))
-            turn_ns = now
-            for flight in tuple(self._flights):
-                self._look_after(flight, now)
-                if (time.monotonic_ns() - turn_ns) > _READ_NS:
-                    await asyncio.sleep(0)  # what is due goes out first
-                    turn_ns = time.monotonic_ns()
+            if now - before < _WATCH_NS + _LATE_NS or now - read_ns > _PATIENCE_NS:
+                read_ns = now
+                await self._read(now)
             self._show()
+
+    async def _read(self, now_ns: int) -> None:
+        turn_ns = now_ns
+        for flight in tuple(self._flights):
+            self._look_after(flight, now_ns)
+            if time.monotonic_ns() - turn_ns > _READ_NS:
+                await asyncio.sleep(0)  # what is due goes out first
+                turn_ns = time.monotonic_ns()
 
     def _look_after(self, flight: Flight, now_ns: int) -> None:
         """Read what came, and give the flight up when a deadline has passed or its stream tells an error."""
