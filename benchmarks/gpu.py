@@ -3,8 +3,9 @@
     python -m benchmarks.gpu [--out FILE] [--minutes 7.5]
 
 Needs torch (2.11 or later), Triton (3.6 or later), numpy and msgspec; downloads nothing: weights are random,
-in the shapes of Llama-3.1-8B, Qwen3-0.6B and SmolLM2-135M. Runs the parts in order of worth and leaves out
-what the time no longer allows; the JSON file is written after each part. The table comes last.
+in the shapes of Llama-3.1-8B, Qwen3-0.6B and SmolLM2-135M. Runs the parts in order of worth, each in a
+process of its own, and leaves out what the time no longer allows; the JSON file is written after each part.
+The tables come last, the one with the bars behind all others.
 
 Exit code: 0 all checks passed, 1 a check or a part failed, 2 there is no GPU.
 """
@@ -17,13 +18,10 @@ import json
 import os
 import sys
 import time
-import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 EXIT_FAILED = 1
 EXIT_NO_GPU = 2
 
@@ -55,11 +53,8 @@ def run(fake: bool, seconds: float, out: Path | None) -> dict[str, Any]:
     """All parts; the record that is in the file."""
     import torch
 
-    from benchmarks.gpu_parts.bench import Bench
-    from benchmarks.gpu_parts.ceilings import measure_ceilings
-    from benchmarks.gpu_parts.checks import check_kernels
-    from benchmarks.gpu_parts.kernels import time_kernels
-    from benchmarks.gpu_parts.steps import measure_steps
+    from benchmarks.gpu_parts.bench import Bench, Ceilings
+    from benchmarks.gpu_parts.parts import all_parts, run_part
     from benchmarks.gpu_parts.telemetry import Telemetry
 
     bench = Bench(torch.device("cpu" if fake else "cuda"), fake, time.monotonic() + seconds)
@@ -69,67 +64,40 @@ def run(fake: bool, seconds: float, out: Path | None) -> dict[str, Any]:
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "fake": fake,
         "device": _device(fake),
-        "notes": bench.notes,
+        "ceilings": None,
+        "checks": [],
+        "engine": {"steps": [], "chunks": [], "gaps": None},
+        "kernels": [],
+        "notes": [],
         "failed": [],
         "seconds": {},
     }
     path = out or Path(f"gpu-{record['device']['name'].replace(' ', '-')}-{record['created'][:10]}.json")
-
-    def ceilings() -> dict[str, float]:
-        bench.ceilings = measure_ceilings(bench)
-        return {
-            "copy_gb_s": round(bench.ceilings.copy_gb_s, 1),
-            "bf16_tflop_s": round(bench.ceilings.bf16_tflop_s, 1),
-        }
-
-    def checks() -> list[dict[str, Any]]:
-        rows = check_kernels(bench)
-        record["failed"] += [f"check: {row['what']}" for row in rows if not row["ok"]]
-        return rows
-
-    parts: dict[str, Callable[[], Any]] = {
-        "ceilings": ceilings,
-        "checks": checks,
-        "engine": lambda: measure_steps(bench, lambda: _runtime(bench.device, fake)),
-        "kernels": lambda: time_kernels(bench),
-    }
-    with Telemetry(not fake) as telemetry, _fake_launches(fake):
-        for name, part in parts.items():
+    with Telemetry(not fake) as telemetry:
+        for part in all_parts(fake):
+            if bench.seconds_left <= 0:
+                record["notes"].append(f"{part.name}: left out, no time")
+                continue
             began = time.monotonic()
-            try:
-                record[name] = part()
-            except Exception as error:  # the other parts are worth having all the same
-                traceback.print_exc()
-                record[name] = None
-                record["failed"].append(
-                    f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-                )
-            record["seconds"][name] = round(time.monotonic() - began, 1)
+            for section, found in run_part(part, bench):
+                _add(record, section, found)
+            if record["ceilings"]:
+                bench.ceilings = Ceilings(**record["ceilings"])
+            record["seconds"][part.name] = round(time.monotonic() - began, 1)
             record["telemetry"] = telemetry.summary()
             _write(path, record)
-            print(f"{name}: {record['seconds'][name]} s", file=sys.stderr)
-            if not fake:
-                torch.cuda.empty_cache()
+            print(f"{part.name}: {record['seconds'][part.name]} s", file=sys.stderr)
     print(f"written: {path}", file=sys.stderr)
     return record
 
 
-def _runtime(device: Any, fake: bool) -> Any:
-    if fake:
-        from engine.executor.device.fake import FakeRuntime
-
-        return FakeRuntime()
-    from engine.executor.device.cuda_runtime import CudaRuntime
-
-    return CudaRuntime(device)
-
-
-def _fake_launches(fake: bool) -> AbstractContextManager[None]:
-    if not fake:
-        return nullcontext()
-    from engine.executor.device.fake import plain_launches
-
-    return plain_launches()
+def _add(record: dict[str, Any], section: str, found: Any) -> None:
+    if section in ("ceilings", "gaps"):
+        (record["engine"] if section == "gaps" else record)[section] = found
+        return
+    (record["engine"] if section in record["engine"] else record)[section].append(found)
+    if section == "checks" and not found["ok"]:
+        record["failed"].append(f"check: {found['what']}")
 
 
 def _device(fake: bool) -> dict[str, Any]:
@@ -157,40 +125,70 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 
 
 def table(record: dict[str, Any]) -> str:
-    """The short table: Markdown, as it goes into docs/gpu.md."""
-    device, ceilings = record["device"], record.get("ceilings") or {}
-    lines = [
-        f"{device['name']} · {record['created'][:10]} · torch {device['torch']} · triton {device['triton']}",
-        f"copy {ceilings.get('copy_gb_s')} GB/s · bf16 matrix product {ceilings.get('bf16_tflop_s')} TFLOP/s",
+    """The tables in Markdown. The last lines are what docs/gpu.md has room for."""
+    device, ceilings = record["device"], record["ceilings"] or {}
+    title = f"{device['name']} · {record['created'][:10]}"
+    lines = ["NOT A MEASUREMENT: kernels in the interpreter, shapes tiny"] if record["fake"] else []
+    lines += [
+        f"{title} · torch {device['torch']} · triton {device['triton']}",
         "",
+        "| what | shape | ms | floor ms | share of floor | bound |",
+        "|---|---|---|---|---|---|",
     ]
-    if record["fake"]:
-        lines.insert(0, "NOT A MEASUREMENT: kernels in the interpreter, shapes tiny")
-    checks = record.get("checks") or []
-    lines.append(f"kernel checks: {sum(row['ok'] for row in checks)} of {len(checks)} passed")
-    lines += [f"FAILED {text}" for text in record["failed"]]
-    lines += ["", "| what | shape | ms | floor ms | share of floor | bound |", "|---|---|---|---|---|---|"]
-    engine = record.get("engine") or {}
-    for row in [*engine.get("steps", []), *(record.get("kernels") or [])]:
+    engine = record["engine"]
+    for row in [*engine["steps"], *record["kernels"]]:
         how = {True: ", graphs", False: ", no graphs", None: ""}[row.get("graphs")]
         lines.append(
             f"| {row['what']}{how} | {row['shape']} | {row['ms']} | {row['floor_ms']} | {row['share']} "
             f"| {row['bound']} |"
         )
-    if engine.get("chunks"):
+    if engine["chunks"]:
         lines += ["", "| chunk_size | ttft ms | longest step ms | steps |", "|---|---|---|---|"]
         lines += [
             f"| {row['chunk_size']} | {row['ttft_ms']} | {row['longest_step_ms']} | {row['steps']} |"
             for row in engine["chunks"]
         ]
-    if engine.get("gaps"):
-        gaps = engine["gaps"]
-        lines += [
-            "",
-            f"gaps between kernels of decode steps at batch {gaps['batch']}: "
-            f"longest {gaps['longest_us']} µs, {gaps['over_20_us']} over 20 µs",
-        ]
-    return "\n".join([*lines, *(f"note: {text}" for text in record["notes"])])
+    checks = record["checks"]
+    lines += [
+        "",
+        *(f"note: {text}" for text in record["notes"]),
+        f"copy {ceilings.get('copy_gb_s')} GB/s · bf16 matrix product {ceilings.get('bf16_tflop_s')} TFLOP/s",
+        f"kernel checks: {sum(row['ok'] for row in checks)} of {len(checks)} passed",
+        *(f"FAILED {text}" for text in record["failed"]),
+        "",
+        "| device, date | decode attention, batch 64 / 4k | prefill attention, 8k | decode step 8B, batch 1 "
+        "| decode step 8B, batch 64 | gaps over 20 µs |",
+        "|---|---|---|---|---|---|",
+        f"| {' | '.join([title, *_bars(record)])} |",
+    ]
+    return "\n".join(lines)
+
+
+def _bars(record: dict[str, Any]) -> list[str]:
+    """The figures that have a bar: kernels as a share of the floor, steps as multiples of it."""
+
+    def find(rows: list[dict[str, Any]], what: str, shape: str) -> dict[str, Any] | None:
+        matching = [row for row in rows if row["what"] == what and row["shape"] == f"llama-3.1-8b {shape}"]
+        return next((row for row in matching if row.get("graphs") is not False), None)
+
+    def share(what: str, shape: str) -> str:
+        row = find(record["kernels"], what, shape)
+        return f"{row['share']:.0%}" if row else "not measured"
+
+    def multiple(shape: str) -> str:
+        row = find(record["engine"]["steps"], "decode step", shape)
+        return f"{row['ms'] / row['floor_ms']:.2f} × floor" if row else "not measured"
+
+    gaps = record["engine"]["gaps"]
+    return [
+        share("decode attention", "batch 64 context 4096 block 16"),
+        share("prefill attention", "1 × 8192 of 8192"),
+        multiple("batch 1 context 4096"),
+        multiple("batch 64 context 4096"),
+        "not measured"
+        if gaps is None or gaps["over_20_us"] is None
+        else f"{gaps['over_20_us']} (longest {gaps['longest_us']} µs)",
+    ]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,45 +17,57 @@ KV_BYTES = 18 << 30
 """Of one layer's cache: larger cells are left out."""
 BATCHES = (1, 4, 16, 64, 256)
 CONTEXTS = (256, 1024, 4096, 32_768)
-OTHERS = ((1, 4096), (64, 4096))
+OTHERS = ((64, 4096), (1, 4096))
+"""First in the large shape, and all that there is of the others."""
 PREFILLS = (((8192, 8192),), ((8192, 2048),), ((512, 512),) * 16)
 BLOCK_SIZE = 16
 
 
-def time_kernels(bench: Bench) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for name, config in (FAKE_SHAPES if bench.fake else SHAPES).items():
-        if bench.seconds_left < 30:
-            bench.notes.append(f"kernels of {name}: left out, no time")
+def time_attention(bench: Bench, name: str) -> Iterator[tuple[str, Any]]:
+    """Both attention kernels in the shape called ``name``."""
+    config = (FAKE_SHAPES if bench.fake else SHAPES)[name]
+    grid = [(batch, context) for context in CONTEXTS for batch in BATCHES]
+    cells = [(2, 40)] if bench.fake else [*OTHERS, *(cell for cell in grid if cell not in OTHERS)]
+    if not bench.fake and name != "llama-3.1-8b":
+        cells = list(OTHERS)
+    sizes = (BLOCK_SIZE, 128) if name == "llama-3.1-8b" else (BLOCK_SIZE,)
+    for requests in (((32, 16),),) if bench.fake else PREFILLS:
+        yield "kernels", _prefill(bench, name, config, requests)
+    left_out = 0
+    for index, (batch, context) in enumerate(cells):
+        if bench.seconds_left < 20:
+            left_out = len(cells) - index
+            break
+        if attention_cost(config, [(context, 1)] * batch, bench.dtype.itemsize)[0] > KV_BYTES:
+            bench.notes.append(
+                f"decode at batch {batch}, context {context} left out, its cache is above "
+                f"{KV_BYTES >> 30} GiB"
+            )
             continue
-        grid = [(batch, context) for context in CONTEXTS for batch in BATCHES]
-        cells = [(2, 40)] if bench.fake else grid if name == "llama-3.1-8b" else OTHERS
-        for batch, context in cells:
-            rows += _decode(bench, name, config, batch, context, BLOCK_SIZE)
-        if name == "llama-3.1-8b":
-            rows += _decode(bench, name, config, 64, 4096, 128)
-        for requests in (((32, 16),),) if bench.fake else PREFILLS:
-            rows.append(_prefill(bench, name, config, requests))
+        for block_size in sizes if (batch, context) == (64, 4096) else sizes[:1]:
+            yield "kernels", _decode(bench, name, config, batch, context, block_size)
+    if left_out:
+        bench.notes.append(f"decode: {left_out} cells left out, no time")
+
+
+def time_others(bench: Bench) -> Iterator[tuple[str, Any]]:
+    """The kernels that move rows, and the cut of the sampler, in the first shape."""
     shape = next(iter((FAKE_SHAPES if bench.fake else SHAPES).values()))
     for tokens in (4,) if bench.fake else (64, 8192):
-        rows += _elementwise(bench, shape, tokens)
-    rows.append(_cut(bench, 2 if bench.fake else 64, shape.vocab_size))
-    return rows
+        for row in _elementwise(bench, shape, tokens):
+            yield "kernels", row
+    yield "kernels", _cut(bench, 2 if bench.fake else 64, shape.vocab_size)
 
 
 def _decode(
     bench: Bench, name: str, config: ModelConfig, batch: int, context: int, block_size: int
-) -> list[dict[str, Any]]:
+) -> dict[str, Any]:
     from engine.kernels.triton.decode import DecodeWorkspace, decode_attention
     from engine.kernels.triton.launch import decode_splits
     from engine.kernels.triton.platform import current_platform
 
     requests = [(context, 1)] * batch
     num_bytes, flop = attention_cost(config, requests, bench.dtype.itemsize)
-    if num_bytes > KV_BYTES or bench.seconds_left < 60:
-        why = "no time" if num_bytes <= KV_BYTES else f"its cache is above {KV_BYTES >> 30} GiB"
-        bench.notes.append(f"decode attention of {name} at batch {batch}, context {context}: left out, {why}")
-        return []
     case = attention_case(config, requests, block_size, bench.dtype, bench.device)
     splits = decode_splits(current_platform().num_sms, batch, config.num_kv_heads, context)
     workspace = DecodeWorkspace.allocate(batch, config.num_heads, config.head_size, splits, bench.device)
@@ -65,7 +78,7 @@ def _decode(
         )
     )
     shape = f"{name} batch {batch} context {context} block {block_size}"
-    return [{**bench.share("decode attention", shape, ms, num_bytes, flop), "splits": splits}]
+    return {**bench.share("decode attention", shape, ms, num_bytes, flop), "splits": splits}
 
 
 def _prefill(

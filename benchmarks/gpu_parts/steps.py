@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.gpu_parts.bench import Bench
@@ -60,7 +60,7 @@ class Engine:
             self.runtime, self.backend, self.max_num_seqs * self.blocks_each + 1, settings
         )
         for cache in (*self.backend.key_caches, *self.backend.value_caches):
-            cache.zero_()
+            cache.normal_()  # zeros draw less power
         return executor
 
     def entering(self, index: int, tokens: int, computed: int) -> NewRequest:
@@ -120,43 +120,52 @@ def step_ms(bench: Bench, executor: DeviceExecutor, plans: Sequence[StepPlan], s
     return statistics.median(gaps[skip:] or gaps) * 1e3
 
 
-def measure_steps(bench: Bench, make_runtime: Any) -> dict[str, Any]:
-    """Rows of decode and prefill, the chunk_size sweep, and the gaps between decode steps."""
-    found: dict[str, Any] = {"steps": [], "chunks": [], "gaps": None}
-    for name, config in (FAKE_SHAPES if bench.fake else SHAPES).items():
-        if bench.seconds_left < 45:
-            bench.notes.append(f"engine steps of {name}: left out, no time")
-            continue
-        batches, context, extra = ((1, 2), 32, 16) if bench.fake else ((1, 64), 4096, 128)
-        longest = 64 if bench.fake else 8192 + 256
-        if not _fits(bench, config, max(batches) * (context + extra)):
-            bench.notes.append(f"engine steps of {name}: left out, the device's memory is too small")
-            continue
-        engine = Engine(
-            bench,
-            config,
-            make_runtime(),
-            max_num_seqs=max(batches),
-            context=context + extra,
-            max_model_len=longest,
-        )
-        budget = 32 if bench.fake else 8192
-        for graphs in (True, False):
-            executor = engine.executor(budget, batches if graphs else ())
-            for batch in batches:
-                executor.reset()
-                ms = step_ms(bench, executor, decode_plans(engine, batch, context, 3 if bench.fake else 40))
-                cost = decode_floor(config, batch, context, bench.dtype.itemsize)
-                row = bench.share("decode step", f"{name} batch {batch} context {context}", ms, *cost)
-                found["steps"].append({**row, "graphs": graphs})
-            if graphs and (bench.fake or name == "llama-3.1-8b"):
-                found["gaps"] = _gaps(bench, engine, executor, max(batches), context)
-            if not graphs:
-                found["steps"] += _prefills(bench, engine, executor, name)
-                if bench.fake or name == "qwen3-0.6b":
-                    found["chunks"] = _chunks(bench, engine)
-        del engine, executor
-    return found
+def measure_steps(bench: Bench, name: str) -> Iterator[tuple[str, Any]]:
+    """Rows of decode and prefill in the shape called ``name``; in one shape each, the gaps between decode
+    steps and the chunk_size sweep.
+    """
+    config = (FAKE_SHAPES if bench.fake else SHAPES)[name]
+    batches, context, extra = ((1, 2), 32, 16) if bench.fake else ((1, 64), 4096, 128)
+    if bench.seconds_left < 30:
+        bench.notes.append("left out, no time")
+        return
+    if not _fits(bench, config, max(batches) * (context + extra)):
+        bench.notes.append("left out, the device's memory is too small")
+        return
+    engine = Engine(
+        bench,
+        config,
+        _runtime(bench),
+        max_num_seqs=max(batches),
+        context=context + extra,
+        max_model_len=64 if bench.fake else 8192 + 256,
+    )
+    budget = 32 if bench.fake else 8192
+    for graphs in (True, False):
+        executor = engine.executor(budget, batches if graphs else ())
+        for batch in batches:
+            executor.reset()
+            ms = step_ms(bench, executor, decode_plans(engine, batch, context, 3 if bench.fake else 40))
+            cost = decode_floor(config, batch, context, bench.dtype.itemsize)
+            row = bench.share("decode step", f"{name} batch {batch} context {context}", ms, *cost)
+            yield "steps", {**row, "graphs": graphs}
+        if graphs and (bench.fake or name == "llama-3.1-8b"):
+            yield "gaps", _gaps(bench, engine, executor, max(batches), context)
+    for row in _prefills(bench, engine, executor, name):
+        yield "steps", row
+    if bench.fake or name == "qwen3-0.6b":
+        for row in _chunks(bench, engine):
+            yield "chunks", row
+
+
+def _runtime(bench: Bench) -> DeviceRuntime:
+    if bench.fake:
+        from engine.executor.device.fake import FakeRuntime
+
+        return FakeRuntime()
+    from engine.executor.device.cuda_runtime import CudaRuntime
+
+    return CudaRuntime(bench.device)
 
 
 def _fits(bench: Bench, config: ModelConfig, kv_tokens: int) -> bool:

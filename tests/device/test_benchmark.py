@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from benchmarks.gpu import table
 from benchmarks.gpu_parts import checks
 from benchmarks.gpu_parts.bench import Bench, Ceilings
 from benchmarks.gpu_parts.cases import attention_cost
+from benchmarks.gpu_parts.parts import Part, all_parts, run_part
 from benchmarks.gpu_parts.shapes import SHAPES, decode_floor, layer_parameters, prefill_floor
 
 LLAMA = SHAPES["llama-3.1-8b"]
@@ -61,7 +65,7 @@ def test_a_fake_run_goes_through_every_part(tmp_path: Path) -> None:
         "top-k and top-p cut",
     }
     assert [row["chunk_size"] for row in record["engine"]["chunks"]] == [16]
-    assert set(record["seconds"]) == {"ceilings", "checks", "engine", "kernels"}
+    assert list(record["seconds"]) == [part.name for part in all_parts(fake=True)]
     assert done.stdout == table(record) + "\n"
     assert done.stdout.startswith("NOT A MEASUREMENT")
     assert not list(tmp_path.glob(".*.partial"))
@@ -103,12 +107,76 @@ def test_a_wrong_kernel_fails_its_check() -> None:
     assert checks._error(off, wanted) == float("inf") or checks._error(off, wanted) > 1e30
 
 
+RECORD: dict[str, Any] = {
+    "device": {"name": "d", "torch": "2", "triton": "3"}, "created": "2026-01-01T00:00:00", "fake": False,
+    "ceilings": None, "failed": ["check: decode"], "checks": [{"ok": False}], "notes": ["left out"],
+    "engine": {"steps": [], "chunks": [], "gaps": None}, "kernels": [],
+}  # fmt: skip
+
+
 def test_failures_are_in_the_table() -> None:
-    record = {
-        "device": {"name": "d", "torch": "2", "triton": "3"}, "created": "2026-01-01T00:00:00", "fake": False,
-        "failed": ["check: decode"], "checks": [{"ok": False}], "notes": ["left out"],
-    }  # fmt: skip
-    text = table(record)
-    assert "FAILED check: decode" in text
-    assert "kernel checks: 0 of 1 passed" in text
-    assert text.endswith("note: left out")
+    text = table(RECORD)
+    assert "\nFAILED check: decode\n" in text
+    assert "\nkernel checks: 0 of 1 passed\n" in text
+    assert "\nnote: left out\n" in text
+    assert text.endswith("| d · 2026-01-01" + " | not measured" * 5 + " |")
+
+
+def test_the_figures_with_a_bar_come_last() -> None:
+    def row(what: str, shape: str, ms: float, **how: bool) -> dict[str, Any]:
+        shape = f"llama-3.1-8b {shape}"
+        return {"what": what, "shape": shape, "ms": ms, "floor_ms": 1.0, "share": 1 / ms, "bound": "-", **how}
+
+    steps = [
+        row("decode step", "batch 1 context 4096", 1.0, graphs=True),
+        row("decode step", "batch 64 context 4096", 1.5, graphs=True),
+        row("decode step", "batch 1 context 4096", 3.0, graphs=False),
+        row("decode step", "batch 64 context 4096", 3.0, graphs=False),
+    ]
+    kernels = [
+        row("prefill attention", "1 × 8192 of 8192", 1.6),
+        row("decode attention", "batch 64 context 4096 block 16", 1.25),
+        row("decode attention", "batch 64 context 4096 block 128", 1.0),
+    ]
+    gaps = {"batch": 64, "gaps": 9, "longest_us": 17.2, "over_20_us": 0}
+    record = {**RECORD, "engine": {"steps": steps, "chunks": [], "gaps": gaps}, "kernels": kernels}
+    assert table(record).splitlines()[-1] == (
+        "| d · 2026-01-01 | 80% | 62% | 1.00 × floor | 1.50 × floor | 0 (longest 17.2 µs) |"
+    )
+
+
+def _raises(bench: Bench) -> Iterator[tuple[str, Any]]:
+    yield "kernels", {"found": 1}
+    bench.notes.append("so far")
+    raise RuntimeError("no kernel image\nsecond line")
+
+
+def _faults(_bench: Bench) -> Iterator[tuple[str, Any]]:
+    yield "kernels", {"found": 2}
+    os._exit(7)
+
+
+def _hangs(_bench: Bench) -> Iterator[tuple[str, Any]]:
+    yield "kernels", {"found": 3}
+    time.sleep(3600)
+
+
+@pytest.mark.parametrize(
+    ("work", "findings"),
+    [
+        (_raises, [("failed", "p: RuntimeError: no kernel image"), ("notes", "p: so far")]),
+        (_faults, [("failed", "p: its process ended with exit code 7")]),
+    ],
+)
+def test_a_part_that_fails_keeps_what_it_found(work: Any, findings: list[tuple[str, str]]) -> None:
+    bench = Bench(torch.device("cpu"), True, time.monotonic() + 600)
+    (section, row), *rest = run_part(Part("p", work, 600), bench)
+    assert section == "kernels"
+    assert row["found"] in (1, 2)
+    assert rest == findings
+
+
+def test_a_part_that_hangs_is_ended() -> None:
+    bench = Bench(torch.device("cpu"), True, time.monotonic() + 600)
+    parts = run_part(Part("p", _hangs, 0.0), bench)
+    assert list(parts)[-1] == ("failed", "p: did not end in 0 s")
