@@ -4,9 +4,11 @@ store of 2,000 runs. Both are made up in a temporary folder.
 python -m benchmarks.dashboard [--browser] [--json]
 
 Bars: the run opens in under 3 s on 2 cores, the store lists in under 2 s. "first" is with empty caches and
-modules imported, "again" is the next opening; "browser" is from the navigation to the drawn charts in a real
-Chromium, the application itself loaded anew, with a server that has shown another page before; "click" is
-from a link inside the application, with what was cached of the store stale.
+modules imported, "again" is the next opening; "browser" is from the navigation in a real Chromium to the
+summary and the first chart, "interactive" to that chart by plotly. "cold": a browser that has nothing cached;
+"again": a new tab of it; both with a server that has shown another page before. "click" is from a link inside
+the application, with what was cached of the store stale. "floor" is what Streamlit itself takes in that
+browser: a page with a title, and one with a plotly chart of three points.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from playwright.sync_api import Page
+from playwright.sync_api import BrowserContext, Page, Playwright
 
 from benchmarks.dashboard_store import read_metrics, write_big_run, write_many_runs
 
@@ -115,20 +117,16 @@ def _touch(root: Path) -> None:
 def _click(page: Page, path: str, ready: str) -> None:
     """Move inside of the application, as readers do."""
     page.locator(f'[data-testid=stSidebarNavLink][href$="/{path}"]').click()
-    page.wait_for_selector(ready, timeout=90_000)
+    page.locator(ready).first.wait_for(timeout=90_000)
 
 
 @contextmanager
-def server(root: Path) -> Iterator[str]:
-    """``workbench dashboard`` on ``root``."""
+def _served(command: Callable[[int], list[str]]) -> Iterator[str]:
+    """Address of the Streamlit server that ``command`` (given a port) starts."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    code = "import typer; from reports.commands import register; a = typer.Typer(); register(a); a()"
-    command = [sys.executable, "-c", code, "dashboard", "--no-browser", "--port", str(port)]
-    process = subprocess.Popen(
-        [*command, "--runs-dir", str(root)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -143,37 +141,100 @@ def server(root: Path) -> Iterator[str]:
         process.wait(15)
 
 
+def server(root: Path) -> AbstractContextManager[str]:
+    """``workbench dashboard`` on ``root``."""
+    code = "import typer; from reports.commands import register; a = typer.Typer(); register(a); a()"
+    start = [sys.executable, "-c", code, "dashboard", "--no-browser", "--runs-dir", str(root), "--port"]
+    return _served(lambda port: [*start, str(port)])
+
+
+def streamlit(script: Path) -> AbstractContextManager[str]:
+    """``streamlit run`` with what ``workbench dashboard`` sets of what matters here."""
+    start = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless", "true"]
+    start += ["--server.address", "127.0.0.1", "--server.fileWatcherType", "none"]
+    start += ["--browser.gatherUsageStats", "false", "--server.port"]
+    return _served(lambda port: [*start, str(port)])
+
+
+CHART, STILL, TABLE = ".js-plotly-plot .main-svg", "img.still", "[data-testid=stDataFrame] canvas"
+FIRST_CHART = f"{STILL}, {CHART}"
+FLOORS = {
+    "floor: title": ("", "h1"),
+    "floor: one chart": (
+        "import plotly.graph_objects as go\nst.plotly_chart(go.Figure(go.Scatter(x=[1, 2, 3], y=[1, 3, 2])))",
+        CHART,
+    ),
+}
+
+
+@contextmanager
+def browser(playwright: Playwright) -> Iterator[BrowserContext]:
+    """Chromium with nothing cached, and a cache on disk as a reader's has."""
+    with tempfile.TemporaryDirectory() as profile:
+        context = playwright.chromium.launch_persistent_context(
+            profile,
+            executable_path=os.environ.get("WORKBENCH_CHROMIUM", "/usr/bin/chromium"),
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+            viewport={"width": 1440, "height": 1000},
+        )
+        yield context
+        context.close()
+
+
+def opened(context: BrowserContext, address: str, *ready: str) -> list[float]:
+    """Seconds from the navigation in a new tab until each of ``ready`` can be seen."""
+    page = context.new_page()
+    begin = time.perf_counter()
+    page.goto(address, wait_until="commit")
+    found = []
+    for selector in ready:
+        page.locator(selector).first.wait_for(timeout=90_000)
+        found.append(time.perf_counter() - begin)
+    page.close()
+    return found
+
+
+def _show_another_page(playwright: Playwright, home: str) -> None:
+    """Let the server import what it needs, with a browser that is not the measured one."""
+    with browser(playwright) as other:
+        opened(other, f"{home}/calculator", "h1")
+
+
 def measure_browser(big: Path, many: Path) -> dict[str, float]:
-    """Seconds from the navigation to the drawn page in Chromium."""
+    """Seconds from the navigation until a reader sees what was asked for, in Chromium."""
     from playwright.sync_api import sync_playwright
 
     found = {}
-
-    def opened(page: Page, address: str, ready: str) -> float:
-        return timed(lambda: (page.goto(address), page.wait_for_selector(ready, timeout=90_000)))
-
-    chart, table = ".js-plotly-plot .main-svg", "[data-testid=stDataFrame] canvas"
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=os.environ.get("WORKBENCH_CHROMIUM", "/usr/bin/chromium"),
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
-        for key, root, warm, path, ready in (
-            ("run page", big, "calculator", f"run?run={BIG}", chart),
-            ("runs page", many, "calculator", "", table),
+        for key, (body, ready) in FLOORS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                script = Path(folder) / "page.py"
+                script.write_text(f"import streamlit as st\nst.title('A page')\n{body}\n", encoding="utf-8")
+                with streamlit(script) as home:
+                    with browser(playwright) as other:
+                        opened(other, home, "h1")
+                    with browser(playwright) as context:
+                        for turn in ("cold", "again"):
+                            found[f"{key}, browser {turn}"] = opened(context, home, ready)[0]
+        for key, root, path, ready in (
+            ("run page", big, f"run?run={BIG}", FIRST_CHART),
+            ("runs page", many, "", TABLE),
         ):
             with server(root) as home:
-                page = chromium.new_page(viewport={"width": 1440, "height": 1000})
-                page.goto(f"{home}/{warm}")
-                page.wait_for_selector("h1", timeout=90_000)
-                found[f"{key}, browser first"] = opened(page, f"{home}/{path}", ready)
-                found[f"{key}, browser again"] = opened(page, f"{home}/{path}", ready)
-                page.goto(f"{home}/{warm}")
-                page.wait_for_selector("h1", timeout=90_000)
-                _touch(root)
-                found[f"{key}, browser click"] = timed(partial(_click, page, path.partition("?")[0], ready))
-                page.close()
-        chromium.close()
+                _show_another_page(playwright, home)
+                with browser(playwright) as context:
+                    for turn in ("cold", "again"):
+                        waited = (ready, CHART) if ready == FIRST_CHART else (ready,)
+                        times = opened(context, f"{home}/{path}", *waited)
+                        found[f"{key}, browser {turn}"] = times[0]
+                        if len(times) > 1:
+                            found[f"{key}, interactive {turn}"] = times[1]
+                    page = context.new_page()
+                    page.goto(f"{home}/calculator")
+                    page.wait_for_selector("h1", timeout=90_000)
+                    _touch(root)
+                    place = path.partition("?")[0]
+                    found[f"{key}, browser click"] = timed(partial(_click, page, place, ready))
     return found
 
 
@@ -199,7 +260,7 @@ def main() -> None:
         print(json.dumps(found))
         return
     for name, seconds in found.items():
-        bar = BARS.get(name.partition(",")[0])
+        bar = None if "interactive" in name else BARS.get(name.partition(",")[0])
         print(f"{name:28} {1000 * seconds:8.0f} ms" + (f"   (bar {1000 * bar:.0f})" if bar else ""))
 
 

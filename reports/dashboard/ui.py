@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from reports.facts import Tile
-from reports.figures import style
+from reports.figures import static, style
 from reports.markdown import escape
 from reports.render import environment
 
@@ -29,6 +29,28 @@ def chart(figure: go.Figure, key: str, title: str) -> None:
     """Draw a figure in the reader's theme; ``title`` also describes it to a screen reader."""
     shown = style.themed(figure, style.DARK if dark() else style.LIGHT)
     st.plotly_chart(shown, width="stretch", theme=None, key=key, config=_CHART, alt=title)
+
+
+def first_chart(figure: go.Figure, key: str, title: str) -> None:
+    """As ``chart``, for the first one of a page: a still picture stands in its place until the browser has
+    loaded and run plotly, which takes longer than everything else on the page.
+    """
+    if style.is_empty(figure):
+        chart(figure, key, title)
+        return
+    theme = style.DARK if dark() else style.LIGHT
+    with st.container(key=f"first_{key}"):
+        st.html(
+            environment()
+            .get_template("still.html.j2")
+            .render(
+                key=f"st-key-first_{key}",
+                source=static.image(figure, theme),
+                title=title,
+                height=figure.layout.height,
+            )
+        )
+        chart(figure, key, title)
 
 
 def fragment(kind: str, **context: Any) -> None:

@@ -71,6 +71,36 @@ def test_every_page_draws(watched: Watched, shots: Path, name: str) -> None:
     page.screenshot(path=shots / f"{name}.png", full_page=True)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_still_picture_stands_in_for_the_first_chart(
+    browser: Browser, dashboard: str, shots: Path, scheme: Literal["dark", "light"]
+) -> None:
+    """Plotly is held back: the summary and the chart are there all the same; then it takes the place."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1200}, color_scheme=scheme)
+    page, held = context.new_page(), []
+    page.route("**/PlotlyChart*", lambda route: held.append(route))
+    page.goto(f"{dashboard}/run?run=run-a")
+    still = page.locator("img.still")
+    expect(still).to_be_visible(timeout=_PATIENCE_MS)
+    assert still.evaluate("e => e.complete && e.naturalWidth > 0")
+    expect(page.locator(".tiles").first).to_be_visible()
+    expect(page.locator(".js-plotly-plot")).to_have_count(0)
+    page.screenshot(path=shots / f"run-still-{scheme}.png")
+    before = still.bounding_box()
+    for route in held:
+        route.continue_()
+    chart = page.locator(".js-plotly-plot .main-svg").first
+    expect(chart).to_be_visible(timeout=_PATIENCE_MS)
+    expect(still).to_be_hidden()
+    after = chart.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert abs(before["x"] - after["x"]) <= 2
+    assert abs(before["y"] - after["y"]) <= 2
+    page.screenshot(path=shots / f"run-drawn-{scheme}.png")
+    context.close()
+
+
 @pytest.mark.parametrize(("kind", "scheme", "width"), [("dark", "dark", 1440), ("narrow", "light", 480)])
 def test_dark_and_narrow(
     watched: Watched, shots: Path, kind: str, scheme: Literal["dark", "light"], width: int

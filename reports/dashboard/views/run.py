@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from functools import partial
 
-import pandas as pd
 import streamlit as st
 
 from reports import run_view
@@ -88,17 +87,12 @@ def _latency(page: store.RunPage) -> None:
     bounds = run_view.slo_bounds(page.metrics, page.manifest)
     kinds = ("Distribution", "Tails (log axes)")
     draw = latency.ecdf if ui.one_of("Latencies as", "latency", kinds) == kinds[0] else latency.ccdf
-    ui.chart(draw({run_view.display_name(page.manifest): samples}, bounds), "ecdf", "Latencies of this run")
-    rows = [
-        {"metric": label, "n": s.get("n"), **{k: s.get(k) for k in run_view.STATISTICS}}
-        for label, s in run_view.latency_table(page.metrics)
-    ]
+    figure = draw({run_view.display_name(page.manifest): samples}, bounds)
+    ui.first_chart(figure, "ecdf", "Latencies of this run")
+    rows = run_view.latency_table(page.metrics)
     if rows:
-        numbers = {k: st.column_config.NumberColumn(f"{k} (ms)", format="%.1f") for k in run_view.STATISTICS}
-        metric = {"metric": st.column_config.TextColumn("Latency")}
-        st.dataframe(
-            pd.DataFrame(rows), hide_index=True, column_config=metric | numbers, alt="Latencies in ms"
-        )
+        # No data frame: five rows are not worth 2 MB of script that the browser would have to run first.
+        ui.fragment("latencies", rows=rows, statistics=run_view.STATISTICS)
     figure = step_figures.throughput(page.tokens, page.bucket_s, page.tables.requests)
     st.subheader("Throughput over time")
     ui.chart(figure, "throughput", "Output tokens per second over time")
