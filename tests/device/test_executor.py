@@ -28,8 +28,8 @@ from tests.device.machine import (
     with_graphs,
     without_graphs,
 )
-from tests.differential.backends import tiny_weights
-from tests.differential.runner import Tally, run_scenario
+from tests.differential.backends import BACKENDS, Arithmetic, tiny_weights
+from tests.differential.runner import ExecutorFactory, Tally, run_scenario
 from tests.differential.scenario import MAX_MODEL_LEN
 from tests.executor.plans import new, plan
 
@@ -37,23 +37,44 @@ SAMPLED = SamplingParams(temperature=0.9, seed=4)
 CUT = SamplingParams(temperature=0.9, seed=4, top_p=0.9)
 SEEDS = (307, 311, 313, 318, 321, 304)
 """Scenarios with preemptions, prefix hits or both."""
+TRITON_SEEDS = (15, 17)
+"""Small ones with preemptions, prefix hits and an abort."""
 PENALISED = SamplingParams(temperature=0.0, repetition_penalty=1.4, logprobs=1)
 
 
+def graph_safe() -> Arithmetic:
+    weights = tiny_weights(torch.float64)
+
+    def backend(block_size: int) -> GraphSafeBackend:
+        return GraphSafeBackend(weights, MAX_MODEL_LEN, block_size)
+
+    return Arithmetic("graph safe", backend, backend)
+
+
 @pytest.mark.parametrize("new_executor", [with_graphs, without_graphs])
-def test_no_token_differs_from_the_solo_run(new_executor: object) -> None:
-    weights, tally = tiny_weights(torch.float64), Tally()
+def test_no_token_differs_from_the_solo_run(new_executor: ExecutorFactory) -> None:
+    arithmetic, tally = graph_safe(), Tally()
     for seed in SEEDS:
-        run_scenario(seed, lambda size: GraphSafeBackend(weights, MAX_MODEL_LEN, size), tally, new_executor)
+        run_scenario(seed, arithmetic, tally, new_executor)
     assert tally.mismatches == []
     assert tally.preemptions == 11
     assert tally.prefix_hit_tokens > 50
 
 
+@pytest.mark.parametrize("new_executor", [with_graphs, without_graphs])
+def test_no_token_differs_on_triton_kernels(new_executor: ExecutorFactory) -> None:
+    arithmetic, tally = BACKENDS["triton"](), Tally()
+    for seed in TRITON_SEEDS:
+        run_scenario(seed, arithmetic, tally, new_executor)
+    assert tally.mismatches == []
+    assert tally.preemptions > 0
+    assert tally.prefix_hit_tokens > 0
+
+
 def test_the_graph_safe_backend_is_the_reference() -> None:
-    weights, tally = tiny_weights(torch.float64), Tally()
+    arithmetic, tally = graph_safe(), Tally()
     for seed in range(6):
-        run_scenario(seed, lambda size: GraphSafeBackend(weights, MAX_MODEL_LEN, size), tally)
+        run_scenario(seed, arithmetic, tally)
     assert tally.mismatches == []
 
 

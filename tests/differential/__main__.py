@@ -1,14 +1,18 @@
-"""``python -m tests.differential --scenarios 5000 [--backend cpu] [--first 0]``: the long run."""
+"""``python -m tests.differential --scenarios 5000 [--backend cpu] [--minutes 15]``: the long run."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import math
 import sys
+import time
 
 from rich.progress import track
 
 from tests.differential.backends import BACKENDS
 from tests.differential.runner import Tally, run_scenario
+from tests.differential.scenario import FULL
 
 
 def main() -> int:
@@ -16,10 +20,17 @@ def main() -> int:
     parser.add_argument("--scenarios", type=int, default=5000)
     parser.add_argument("--first", type=int, default=0, help="seed of the first scenario")
     parser.add_argument("--backend", choices=sorted(BACKENDS), default="reference")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no scenario after that long")
+    parser.add_argument("--full", action="store_true", help="scenarios of full size on a slow backend too")
     arguments = parser.parse_args()
-    new_backend, tally = BACKENDS[arguments.backend](), Tally()
+    arithmetic, tally = BACKENDS[arguments.backend](), Tally()
+    if arguments.full:
+        arithmetic = dataclasses.replace(arithmetic, size=FULL)
+    end = time.monotonic() + arguments.minutes * 60
     for seed in track(range(arguments.first, arguments.first + arguments.scenarios), "scenarios"):
-        run_scenario(seed, new_backend, tally)
+        if time.monotonic() >= end:
+            break
+        run_scenario(seed, arithmetic, tally)
     print(
         f"{tally.scenarios} scenarios, {tally.requests} requests ({tally.aborted} aborted), "
         f"{tally.tokens} tokens, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -10,7 +11,11 @@ from engine.models.backend import ModelBackend
 from engine.models.config import ModelConfig
 from engine.models.dense import ReferenceBackend
 from engine.models.weights import LayerWeights, ModelWeights
-from tests.differential.scenario import MAX_MODEL_LEN, VOCAB_SIZE
+from tests.differential.scenario import FULL, MAX_MODEL_LEN, SMALL, VOCAB_SIZE, Size
+from tests.helpers import random_models
+
+BackendFactory = Callable[[int], ModelBackend]
+"""Block size -> a fresh backend on the tiny model."""
 
 CONFIG = ModelConfig(
     architecture="Qwen3ForCausalLM",
@@ -55,29 +60,55 @@ def tiny_weights(dtype: torch.dtype) -> ModelWeights:
     return ModelWeights(c, embed, layers, 1 + draw(c.hidden_size), embed)
 
 
-def reference_float64() -> Callable[[int], ModelBackend]:
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """A backend under test and what each request is held against when it runs alone."""
+
+    name: str
+    batched: BackendFactory
+    alone: BackendFactory
+    size: Size = FULL
+
+
+def reference_float64() -> Arithmetic:
     """The oracle's arithmetic: in float64 no order of additions can change a token."""
     weights = tiny_weights(torch.float64)
-    return lambda block_size: ReferenceBackend(weights, MAX_MODEL_LEN, block_size)
+
+    def backend(block_size: int) -> ModelBackend:
+        return ReferenceBackend(weights, MAX_MODEL_LEN, block_size)
+
+    return Arithmetic("reference", backend, backend)
 
 
-def native_float32() -> Callable[[int], ModelBackend]:
-    """The native CPU kernels in float32."""
+def native_float32() -> Arithmetic:
+    """The native CPU kernels in float32, also alone."""
     from engine.kernels.cpu.backend import CpuBackend
 
     weights = tiny_weights(torch.float32)
-    return lambda block_size: CpuBackend(weights, MAX_MODEL_LEN, block_size, "none", 1)
+
+    def backend(block_size: int) -> ModelBackend:
+        return CpuBackend(weights, MAX_MODEL_LEN, block_size, "none", 1)
+
+    return Arithmetic("cpu", backend, backend)
 
 
-def triton_float32() -> Callable[[int], ModelBackend]:
-    """The Triton kernels in float32: in Triton's interpreter, or on a GPU when there is one."""
+def triton_float32() -> Arithmetic:
+    """The Triton kernels in float32, in Triton's interpreter, or on a GPU when there is one; alone, the
+    reference in float64 on the same weights: stricter, and as good as free.
+    """
     from tests.helpers.triton_mode import choose_triton_mode
 
     device = choose_triton_mode()
     from engine.kernels.triton.backend import TritonBackend
 
     weights = tiny_weights(torch.float32)
-    return lambda block_size: TritonBackend(weights, MAX_MODEL_LEN, block_size, device=device, max_num_seqs=8)
+    wide = random_models.cast(weights, torch.float64)
+    return Arithmetic(
+        "triton",
+        lambda block_size: TritonBackend(weights, MAX_MODEL_LEN, block_size, device=device, max_num_seqs=8),
+        lambda block_size: ReferenceBackend(wide, MAX_MODEL_LEN, block_size),
+        SMALL,
+    )
 
 
 BACKENDS = {"reference": reference_float64, "cpu": native_float32, "triton": triton_float32}

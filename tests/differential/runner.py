@@ -13,12 +13,11 @@ from engine.executor.torch_executor import TorchExecutor
 from engine.messages import EngineCoreRequest, FinishReason, SchedulerStats, TokenLogprobs
 from engine.models.backend import ModelBackend
 from engine.trace.recorder import NullRecorder
+from tests.differential.backends import Arithmetic
 from tests.differential.scenario import EOS, MAX_MODEL_LEN, RequestSpec, Scenario, make_scenario
 from tests.differential.solo import Solo
 
 MAX_STEPS = 5_000
-BackendFactory = Callable[[int], ModelBackend]
-"""Block size -> a fresh backend on the tiny model."""
 ExecutorFactory = Callable[[ModelBackend, EngineConfig], Executor]
 
 
@@ -48,12 +47,12 @@ class Tally:
 
 
 def run_scenario(
-    seed: int, new_backend: BackendFactory, tally: Tally, new_executor: ExecutorFactory = torch_executor
+    seed: int, arithmetic: Arithmetic, tally: Tally, new_executor: ExecutorFactory = torch_executor
 ) -> None:
-    scenario = make_scenario(seed)
-    executor = new_executor(new_backend(scenario.config.block_size), scenario.config)
+    scenario = make_scenario(seed, arithmetic.size)
+    executor = new_executor(arithmetic.batched(scenario.config.block_size), scenario.config)
     got, stats = _run(scenario, executor)
-    solo = Solo(new_backend(16), 16)
+    solo = Solo(arithmetic.alone(16), 16)
     tally.scenarios += 1
     tally.preemptions += stats.num_preemptions
     tally.prefix_hit_tokens += stats.prefix_cache_hits

@@ -14,6 +14,25 @@ EOS = 2
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """How much there is to compute in a scenario; everything else about it is the same.
+
+    ``groups``: of requests, least and most. ``prefixes``: lengths of shared ones. ``suffix``: most tokens
+    behind one. ``max_tokens``: most that a request may ask for.
+    """
+
+    groups: tuple[int, int] = (2, 5)
+    prefixes: tuple[int, ...] = (4, 8, 16, 24)
+    suffix: int = 20
+    max_tokens: int = 24
+
+
+FULL = Size()
+SMALL = Size(groups=(2, 3), prefixes=(4, 8), suffix=4, max_tokens=10)
+"""For a backend that is slow: a third of the tokens, half of the preemptions."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestSpec:
     """``abort_step``: the step after which the client goes away; None = it stays."""
 
@@ -32,12 +51,12 @@ class Scenario:
     requests: tuple[RequestSpec, ...]
 
 
-def make_scenario(seed: int) -> Scenario:
+def make_scenario(seed: int, size: Size = FULL) -> Scenario:
     rng = random.Random(seed)
     prefixes = [
-        tuple(rng.randrange(3, VOCAB_SIZE) for _ in range(rng.choice((4, 8, 16, 24)))) for _ in range(2)
+        tuple(rng.randrange(3, VOCAB_SIZE) for _ in range(rng.choice(size.prefixes))) for _ in range(2)
     ]
-    groups = [_request_group(rng, prefixes) for _ in range(rng.randint(2, 5))]
+    groups = [_request_group(rng, prefixes, size) for _ in range(rng.randint(*size.groups))]
     requests = tuple(request for group in groups for request in group)
     return Scenario(seed, _config(rng, requests), requests)
 
@@ -70,11 +89,12 @@ def _config(rng: random.Random, requests: tuple[RequestSpec, ...]) -> EngineConf
     )
 
 
-def _request_group(rng: random.Random, prefixes: list[tuple[int, ...]]) -> list[RequestSpec]:
+def _request_group(rng: random.Random, prefixes: list[tuple[int, ...]], size: Size) -> list[RequestSpec]:
     """One request, or the children of an ``n`` > 1 request: same prompt, seeds apart."""
     prefix = rng.choice(prefixes)[: rng.choice((4, 8, 99))] if rng.random() < 0.7 else ()
-    prompt = prefix + tuple(rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randint(0 if prefix else 1, 20)))
-    params = _params(rng)
+    suffix = rng.randint(0 if prefix else 1, size.suffix)
+    prompt = prefix + tuple(rng.randrange(3, VOCAB_SIZE) for _ in range(suffix))
+    params = _params(rng, size)
     n = rng.choice((1, 1, 1, 3)) if not params.greedy else 1
     arrive = rng.choice((0, 0, rng.randint(1, 12)))
     return [
@@ -96,11 +116,11 @@ def _with_seed(params: SamplingParams, index: int) -> SamplingParams:
     return msgspec.structs.replace(params, seed=(params.seed or 0) + index)
 
 
-def _params(rng: random.Random) -> SamplingParams:
+def _params(rng: random.Random, size: Size) -> SamplingParams:
     def maybe(chance: float, value: object, default: object) -> object:
         return value if rng.random() < chance else default
 
-    max_tokens = rng.randint(1, 24)
+    max_tokens = rng.randint(1, size.max_tokens)
     fields: dict[str, object] = {
         "temperature": rng.choice((0.0, 0.0, 0.7, 1.0, 1.6)),
         "top_p": maybe(0.3, rng.choice((0.3, 0.9)), 1.0),
