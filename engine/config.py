@@ -127,7 +127,7 @@ class EngineConfig(BaseModel):
         ),
     )
     num_threads: int | None = Field(
-        None, ge=1, description="Compute threads; default: the physical cores this process may use."
+        None, ge=1, le=1024, description="Compute threads; default: the physical cores this process may use."
     )
     enforce_eager: bool = Field(
         False, description="Launch every kernel of a decode step singly: no CUDA graphs."

@@ -172,7 +172,7 @@ def make_spec(request: SweepRequest, engine: Mapping[str, Any]) -> SweepSpec:
         search="tpe" if search_range is not None else "levels",
         search_range=search_range,
         storage=request.storage,
-        seed=request.seed if request.seed is not None else secrets.randbelow(2**31),
+        seed=seed if (seed := _at_least("seed", request.seed, 0)) is not None else secrets.randbelow(2**31),
         model=model,
         side=factor.side,
         target=target,

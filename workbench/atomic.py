@@ -13,7 +13,16 @@ from typing import Any
 
 @contextmanager
 def beside(final: Path) -> Iterator[Path]:
-    """A temporary path next to ``final``; renamed onto it when the block succeeds, removed when it fails."""
+    """A temporary path next to ``final``; renamed onto it when the block succeeds, removed when it fails.
+
+    A link is followed, so that it goes on pointing at what it pointed at. What is there and is neither a file
+    nor a folder (/dev/null, a pipe) is yielded itself: renaming would put a file in the device's place, for
+    every program of the machine.
+    """
+    final = final.resolve()
+    if final.exists() and not (final.is_file() or final.is_dir()):
+        yield final
+        return
     temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
     try:
         yield temporary
@@ -32,4 +41,5 @@ def write_text(path: Path, text: str) -> None:
     with beside(path) as place, place.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        if place.is_file():  # a device has nothing to sync
+            os.fsync(file.fileno())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 from typing import TYPE_CHECKING, Any, Literal
@@ -180,10 +179,10 @@ class _Bench:
         return BuiltinTarget(spec.engine, self._writer.path, spec.ready_timeout_s)
 
     def _measure(self, target: AnyTarget, progress: ProgressCallback) -> Measured:
-        from workbench.load.loops import loop_factory
+        from workbench.load.loops import loop_runner
         from workbench.load.measure import measure
 
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with loop_runner() as runner:
             try:
                 return runner.run(
                     measure(self._spec, target, self._nonce, on_facts=self._meet, progress=progress)

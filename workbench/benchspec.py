@@ -45,7 +45,7 @@ class BenchSpec(_Frozen):
     rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Requests per second; default: the workload's."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    num_requests: int | None = Field(default=None, ge=1)
+    num_requests: int | None = Field(default=None, ge=1, le=10_000_000)
     duration_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Build arrivals for this long (open arrivals with a rate)."""
     max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)

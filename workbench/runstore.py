@@ -36,6 +36,7 @@ MANIFEST = "manifest.json"
 METRICS = "metrics.json"
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_METRIC_PARTS = ("window", "latency", "throughput", "counts", "load", "validity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,21 @@ class Run:
     def id(self) -> str:
         return self.manifest.id
 
-    def metrics(self) -> dict[str, Any] | None:
+    def metrics(self, *parts: str) -> dict[str, Any] | None:
         """``metrics.json``, or None when the run has none.
 
+        Args:
+            parts: must be in it (``counts``, ``load`` ...).
+
         Raises:
-            RunCorruptError: the file is there but is no JSON object.
+            RunCorruptError: the file is there but is no JSON object, or one of its parts is none.
         """
-        return _read_json(self.path / METRICS)
+        found = _read_json(self.path / METRICS)
+        for part in _METRIC_PARTS if found else ():
+            value = found.get(part)
+            if not (isinstance(value, dict) or (value is None and part not in parts)):
+                raise RunCorruptError(f"{self.path / METRICS}: {part}: not a JSON object")
+        return found
 
     def table(self, name: str) -> pd.DataFrame | None:
         """Table ``name`` (``requests``, ``steps`` ...), or None when the run has none.

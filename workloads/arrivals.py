@@ -10,6 +10,8 @@ from workloads.errors import WorkloadError
 from workloads.profile import profile_times
 from workloads.spec import Arrivals
 
+_TOO_LATE_NS = 2.0**63
+
 
 def offsets_ns(
     arrivals: Arrivals, count: int, rate: float | None, rng: np.random.Generator
@@ -22,7 +24,7 @@ def offsets_ns(
     of rate 0 is left out, so fewer than ``count`` may be returned.
 
     Raises:
-        WorkloadError: the kind needs a rate and there is none.
+        WorkloadError: the kind needs a rate and there is none, or it is so low that a stamp would overflow.
     """
     if arrivals.kind == "closed":
         return None
@@ -37,11 +39,19 @@ def offsets_ns(
         raise WorkloadError("rate", rate, "requests per second, above 0 and finite")
     if arrivals.kind == "constant":
         # From the index, not by adding gaps: rounding never accumulates.
-        return np.rint(np.arange(count, dtype=np.float64) * (1e9 / rate)).astype(np.int64)
+        return _stamps(np.arange(count, dtype=np.float64), 1e9 / rate, rate)
     shape = arrivals.burstiness if arrivals.kind == "gamma" else 1.0
     gaps = rng.gamma(shape, 1.0 / (rate * shape), size=max(count - 1, 0))
-    seconds = np.concatenate((np.zeros(1), np.cumsum(gaps)))[:count]
-    return np.rint(seconds * 1e9).astype(np.int64)
+    return _stamps(np.concatenate((np.zeros(1), np.cumsum(gaps)))[:count], 1e9, rate)
+
+
+def _stamps(times: NDArray[np.float64], unit_ns: float, rate: float) -> NDArray[np.int64]:
+    """``times`` in units of ``unit_ns`` as nanoseconds; refuses a last one that 63 bits can't hold."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        stamps = np.rint(times * unit_ns)
+    if not np.all(stamps < _TOO_LATE_NS):
+        raise WorkloadError("rate", rate, "a rate at which the last request is due within 292 years")
+    return stamps.astype(np.int64)
 
 
 def _unit(arrivals: Arrivals, count: int, rng: np.random.Generator) -> NDArray[np.float64]:

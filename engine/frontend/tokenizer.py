@@ -133,7 +133,14 @@ def load_tokenizer(config: EngineConfig) -> Tokenizer:
     name = config.tokenizer or config.model
     if config.tokenizer and Path(name).expanduser().is_dir():
         return tokenizer_from_folder(Path(name).expanduser())
-    return tokenizer_from_source(resolve_model(name))
+    try:
+        source = resolve_model(name)
+    except ModelLoadError as error:
+        if not config.tokenizer:
+            raise
+        # The flag that the user gave, not the model's.
+        raise ModelLoadError(f"tokenizer={str(error).removeprefix('model=')}") from None
+    return tokenizer_from_source(source)
 
 
 def tokenizer_from_source(source: ModelSource) -> Tokenizer:

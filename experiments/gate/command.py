@@ -88,6 +88,7 @@ def gate(
             seed=seed, even_if_unchanged=even_if_unchanged, rule=_rule(pairs),
         )  # fmt: skip
         request = _check(request)
+        _make_folder(out)
         if self_test:
             _self_test(request, as_json)
         _gate(request, as_json)
@@ -155,6 +156,16 @@ def _check(request: GateRequest) -> GateRequest:
             raise InvalidInputError("head-dir", None, "a folder beside --base-dir")
         return request
     return request if request.base is not None else replace(request, base="origin/main")
+
+
+def _make_folder(out: Path) -> None:
+    """Before the work, not after it: the results must have a place."""
+    from engine.errors import InvalidInputError
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError("out", str(out), f"a folder that can be written ({error.strerror})") from None
 
 
 def _tiers(text: str) -> tuple[int, ...]:

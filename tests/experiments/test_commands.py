@@ -154,6 +154,7 @@ def test_reporters_are_found_by_entry_point_and_a_broken_one_is_told(
         (["--param", "chunk_size", "--max-num-batched-tokens", "64"], "error: max_num_batched_tokens=64"),
         (["--param", "chunk_size", "--slo", "ttft=3"], "error: slo='ttft=3'"),
         (["--param", "chunk_size", "--blocks", "0"], "error: blocks=0: at least 1"),
+        (["--param", "chunk_size", "--seed", "-1"], "error: seed=-1: at least 0"),
         (["--param", "chunk_size", "--budget", "soon"], "error: budget='soon'"),
         (["--param", "chunk_size", "--metric", "speed"], "error: metric='speed'"),
         (["--param", "chunk_size", "--workload", "none"], "error: workload='none'"),

@@ -19,6 +19,7 @@ from experiments.gate.output import MARKER, junit, markdown, write_results
 from experiments.gate.run import Gate, GateRequest
 from experiments.gate.scripts_runner import read_answer, run_script
 from tests.gate.sides import ScriptedWall, calm, side
+from workbench.cli import main
 
 WORKLOAD = {"ttft_p50_ns": 100, "steps": 50, "good_requests": 4, "prefix_hit_tokens": 9, "python_calls": 1000}
 Change = Callable[[str, str, dict[str, Any]], None]
@@ -308,3 +309,15 @@ def test_junit_has_no_green_case_for_what_is_unknown(folders: tuple[Path, Path])
     suite = ElementTree.fromstring(junit(result))[0]
     assert suite.get("errors") == "1"
     assert json.dumps(result.model_dump(mode="json"))
+
+
+def test_a_place_for_the_results_is_needed_before_anything_runs(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    words = ["gate", "--base-dir", str(folders[0]), "--head-dir", str(folders[1])]
+    assert main([*words, "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"error: out='{tmp_path / 'file'}': a folder that can be written"
+    )
+    assert (tmp_path / "file").read_text() == ""

@@ -236,6 +236,10 @@ def test_ctrl_c_while_it_waits_is_one_line(tmp_path):
         (("--no-such-flag",), "--no-such-flag"),
         (("--max-concurrency", "2", "--goodput", "ttft_sched:5"), "goodput="),
         (("--model", "/no/such/folder", "--request-rate", "1"), "/no/such/folder"),
+        (("--tokenizer", "/no/such/folder", "--request-rate", "1"), "tokenizer='/no/such/folder'"),
+        (("--num-threads", "100000", "--request-rate", "1"), "num_threads=100000: "),
+        ((*NOBODY, "--num-prompts", "9" * 20), "num-prompts=" + "9" * 20),
+        ((*NOBODY, "--result-filename", "x.json"), "result-filename='x.json': only with --save-result"),
         # Known before anything waits for the server.
         ((*NOBODY, "--dataset-name", "custom", "--dataset-path", "/no/such/file"), "/no/such/file"),
         ((*NOBODY, "--dataset-name", "sharegpt", "--dataset-path", "/no/such/file"), "/no/such/file"),

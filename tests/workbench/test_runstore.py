@@ -14,6 +14,7 @@ from engine.errors import InvalidInputError
 from workbench.atomic import beside, write_json
 from workbench.errors import RunCorruptError
 from workbench.manifest import Manifest, SweepRef, TargetInfo
+from workbench.metrics.columns import measured
 from workbench.runstore import RunStore
 
 TARGET = TargetInfo(kind="attach", base_url="http://x", model="m")
@@ -210,3 +211,23 @@ def test_manifest_fields_follow_the_contract():
         "workload", "workload_sha256", "seed", "nonce", "machine", "clock",
         "status", "error", "drops", "tables", "sweep",
     }  # fmt: skip
+
+
+def test_a_requests_table_of_another_kind_is_refused():
+    with pytest.raises(RunCorruptError, match=r"requests: no column phase$"):
+        measured(pa.table({"request_id": ["x"]}))
+
+
+@pytest.mark.parametrize("damaged", ['{"latency": 5, "counts": {}}', '{"latency": null, "counts": null}'])
+def test_metrics_of_another_shape_are_refused(store, damaged):
+    run = make(store)
+    (run.path / "metrics.json").write_text(damaged)
+    with pytest.raises(RunCorruptError, match="not a JSON object"):
+        run.metrics("counts")
+
+
+def test_a_part_that_a_reader_needs_must_be_there(store):
+    run = make(store)
+    assert run.metrics("latency") == METRICS
+    with pytest.raises(RunCorruptError, match="counts: not a JSON object"):
+        run.metrics("counts")

@@ -8,6 +8,7 @@ from scipy import stats
 
 from workloads import Arrivals
 from workloads.arrivals import offsets_ns
+from workloads.errors import WorkloadError
 
 COUNT = 4000
 
@@ -57,3 +58,9 @@ def test_schedules_start_at_zero_and_ascend():
         offsets = offsets_ns(Arrivals(kind=kind), 100, 50.0, np.random.default_rng(1))
         assert offsets[0] == 0
         assert (np.diff(offsets) >= 0).all()
+
+
+@pytest.mark.parametrize("kind", ["poisson", "constant"])
+def test_a_rate_so_low_that_stamps_overflow_is_refused(kind):
+    with pytest.raises(WorkloadError, match="rate=1e-300: a rate at which the last request is due within"):
+        offsets_ns(Arrivals(kind=kind), 3, 1e-300, np.random.default_rng(0))

@@ -194,6 +194,7 @@ def bench(
 
         selftest.self_test(as_json)
         return
+    from engine.errors import InvalidInputError
     from workbench.commands.dataset import ClientFlags, TrafficFlags
     from workbench.commands.request import BenchFlags, make_spec
     from workbench.commands.run import run_and_show
@@ -208,6 +209,8 @@ def bench(
     percentiles = parse_percentiles(metric_percentiles)
     if save_result or save_detailed:
         check_folder(result_dir)
+    elif result_filename is not None:
+        raise InvalidInputError("result-filename", result_filename, "only with --save-result")
     if engine_seed is not None:
         settings["seed"] = engine_seed
     spec = make_spec(

@@ -25,7 +25,7 @@ def make_console(stderr: bool = False) -> Console:
 
 def summary_view(run: Run) -> Group:
     """Load, latency, throughput, goodput and validity of a stored run."""
-    metrics = run.metrics()
+    metrics = run.metrics("window", "latency", "throughput", "counts", "load")
     if metrics is None:
         return Group(Text(f"run {run.id}: {run.manifest.status}, no metrics"))
     parts: list[Any] = [_headline(run, metrics)]

@@ -49,6 +49,8 @@ def forward(
 
     if not 1 <= repeats <= 1000:
         raise InvalidInputError("repeats", repeats, "1 to 1000")
+    if output is not None and not output.parent.is_dir():
+        raise InvalidInputError("output", str(output), "a file in a folder that exists")
     console = make_console(stderr=True)
     sizes = _numbers("batches", batches, 512), _numbers("contexts", contexts, 1 << 20)
 

@@ -42,7 +42,7 @@ class RequestView:
 
 def metrics_of(run: Run) -> dict[str, Any]:
     """Raises: InvalidInputError: the run has none."""
-    metrics = run.metrics()
+    metrics = run.metrics("window")
     if metrics is None:
         raise InvalidInputError("run", run.id, f"a run with metrics (its status is {run.manifest.status})")
     return metrics

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from workbench.errors import RunCorruptError
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -96,6 +98,13 @@ def read_events(chunks: pa.Table, requests: pa.Table, origin_ns: int) -> Events:
 
 
 def measured(table: pa.Table) -> pa.Table:
+    """The rows of ``requests.parquet`` that count.
+
+    Raises:
+        RunCorruptError: the table is none of requests.
+    """
+    if "phase" not in table.column_names:
+        raise RunCorruptError("requests: no column phase")
     return table.filter(pc.equal(table["phase"], "measure"))
 
 
