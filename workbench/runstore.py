@@ -80,7 +80,9 @@ class Run:
             RunCorruptError: the file is there but is no JSON object, or one of its parts is none.
         """
         found = _read_json(self.path / METRICS)
-        for part in _METRIC_PARTS if found else ():
+        if found is None:
+            return None
+        for part in _METRIC_PARTS:
             value = found.get(part)
             if not (isinstance(value, dict) or (value is None and part not in parts)):
                 raise RunCorruptError(f"{self.path / METRICS}: {part}: not a JSON object")
