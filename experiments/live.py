@@ -21,7 +21,7 @@ class LiveProgress:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
+            TextColumn("{task.fields[done]} runs"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
             console=console,
@@ -42,7 +42,7 @@ class LiveProgress:
 
     def planned(self, folder: Path, cells: Sequence[Cell]) -> None:
         self._console.print(f"sweep {folder}", soft_wrap=True)
-        self._task = self._progress.add_task("calibrating", total=len(cells), left="")
+        self._task = self._progress.add_task("calibrating", total=None, done=0, left="")
 
     def note(self, text: str) -> None:
         self._console.print(f"[dim]{text}[/dim]")
@@ -50,15 +50,18 @@ class LiveProgress:
     def cell_started(self, cell: Cell, remaining_s: float | None) -> None:
         if self._task is None:
             return
-        left = f"at most {_clock(remaining_s)} left" if remaining_s is not None else ""
         where = "fresh seeds" if cell.phase == "confirm" else f"block {cell.block}"
-        self._progress.update(self._task, description=f"{where} · {level_text(cell.level)}", left=left)
+        self._progress.update(self._task, description=f"{where} · {level_text(cell.level)}", left="")
+        if remaining_s is not None:
+            # A bar of time: of the planned runs, a budget may hold only some.
+            elapsed = self._progress.tasks[0].elapsed or 0.0
+            left = f"about {_clock(remaining_s)} left"
+            self._progress.update(self._task, completed=elapsed, total=elapsed + remaining_s, left=left)
 
     def cell_finished(self, cell: Cell) -> None:
         self._done += 1
         if self._task is not None:
-            total = max(self._done, self._progress.tasks[0].total or 0)
-            self._progress.update(self._task, completed=self._done, total=total)
+            self._progress.update(self._task, done=self._done)
         where = f"{'confirm' if cell.phase == 'confirm' else 'block'} {cell.block:>2}"
         copy = f" ({'AB'[cell.baseline_copy]})" if cell.baseline_copy is not None else ""
         head = f"{where}  {level_text(cell.level):>6}{copy:<4} {cell.state:<6}"

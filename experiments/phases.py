@@ -44,7 +44,7 @@ def judge_pilot(spec: SweepSpec, cells: Sequence[Cell], blocks: int) -> Pilot | 
         sd * math.sqrt(1.5), blocks, alpha=spec.alpha, comparisons=max(1, len(spec.levels) - 1),
         degrees=spec.residual_degrees(blocks),
     )  # fmt: skip
-    text = f"pilot: {len(logs)} pairs, noise {sd:.1%} between runs; in {blocks} blocks {effect_text(mde)}"
+    text = f"pilot: {len(logs)} pairs, noise {sd:.1%} between runs; in {_blocks(blocks)} {effect_text(mde)}"
     return Pilot(pairs=len(logs), sd=sd, blocks=blocks, mde=mde, text=text)
 
 
@@ -54,7 +54,7 @@ def expected_text(spec: SweepSpec, blocks: int) -> str:
         TYPICAL_SD, blocks, alpha=spec.alpha, comparisons=max(1, len(spec.levels) - 1),
         degrees=spec.residual_degrees(blocks),
     )  # fmt: skip
-    return f"no pilot; with {TYPICAL_SD:.0%} noise between runs, in {blocks} blocks {effect_text(mde)}"
+    return f"no pilot; with {TYPICAL_SD:.0%} noise between runs, in {_blocks(blocks)} {effect_text(mde)}"
 
 
 def across_cells(spec: SweepSpec, winner: Any) -> list[Cell]:
@@ -119,3 +119,7 @@ def _across_text(spec: SweepSpec, winner: Any, points: Sequence[AcrossPoint]) ->
             parts.append(f"{word} at {', '.join(mine)}")
     base = level_text(spec.baseline)
     return f"Along {axis}, the gain of {level_text(winner)} over {base} {'; '.join(parts)}."
+
+
+def _blocks(count: int) -> str:
+    return "1 block" if count == 1 else f"{count} blocks"

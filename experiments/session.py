@@ -13,6 +13,7 @@ from experiments.models import SweepResult
 from experiments.schedule import SWEEP_FILE, check_fingerprint, read_schedule
 from experiments.spec import SweepSpec
 from experiments.sweep import Sweep, new_sweep
+from experiments.trials import open_database
 from experiments.views import question_text, stderr_console
 from workbench.atomic import write_json
 from workbench.manifest import git_info, machine_info, tool_version
@@ -23,8 +24,14 @@ REPORTERS = "workbench.sweep_reporters"
 
 
 def start_sweep(spec: SweepSpec, runs_dir: Path | None) -> SweepResult:
-    """Run a new sweep and write its report."""
+    """Run a new sweep and write its report.
+
+    Raises:
+        InvalidInputError: the run store or the study's database can't be written.
+    """
     store = RunStore(runs_dir)
+    if spec.storage is not None:
+        open_database(spec.storage)
     folder = new_sweep(spec, store.root, fingerprint())
     return _run(folder, spec, store, None)
 

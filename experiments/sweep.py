@@ -167,6 +167,11 @@ class Sweep:
             self._ledger.calibrated(self._calibration.model_dump(mode="json"))
         self._runner.load = self._calibration.load
         self._progress.note(self._calibration.text)
+        block_s = self._run_seconds() * self._spec.runs_per_block
+        if not self._budget.holds(block_s):
+            self._progress.note(
+                f"the budget is too small for one block; it runs all the same, about {block_s:.0f} s"
+            )
 
     def _run_pilot(self) -> None:
         """The baseline against itself: what will the sweep be able to see? Said before it begins."""
@@ -290,9 +295,13 @@ class Sweep:
     def _remaining_seconds(self) -> float | None:
         if self._spec.search == "tpe":
             return self._budget.left()
-        left = sum(1 for cell in self._of_phase("sweep") if self._runner.is_open(cell)) * self._run_seconds()
-        limit = self._budget.left()
-        return left if limit is None else min(left, max(limit, 0.0))
+        todo = [cell.block for cell in self._of_phase("sweep") if self._runner.is_open(cell)]
+        limit, run_s = self._budget.left(), self._run_seconds()
+        if limit is None:
+            return len(todo) * run_s
+        # A block that has begun runs to its end, whatever the budget says.
+        begun = todo.count(min(todo, default=0))
+        return max(begun * run_s, min(len(todo) * run_s, limit))
 
     def _result(self, status: str, trouble: Sequence[str] = ()) -> SweepResult:
         cells, spec = self._cells, self._spec

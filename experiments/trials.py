@@ -104,11 +104,20 @@ class Trials:
 
 
 def _open_storage(folder: Path, url: str | None) -> Any:
-    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    if url is None:
-        return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+    return JournalStorage(JournalFileBackend(str(folder / JOURNAL))) if url is None else open_database(url)
+
+
+def open_database(url: str) -> Any:
+    """Optuna's storage at ``url``.
+
+    Raises:
+        InvalidInputError: it can't be opened.
+    """
+    from optuna.storages import RDBStorage
+
     try:
         return RDBStorage(url)
     except Exception as error:

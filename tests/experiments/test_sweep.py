@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.models import SweepResult, Verdict
+from experiments.cells import NoProgress
+from experiments.models import Cell, SweepResult, Verdict
 from tests.experiments.world import World, run, spec_of
 
 FASTER = {"64": 0.5, "256": 0.6, "512": 0.8, "1024": 1.0, "2048": 1.0}
@@ -165,6 +166,25 @@ def test_the_first_block_always_completes(tmp_path: Path) -> None:
     assert "an interval needs two" in result.invalid_reasons[0]
     assert result.levels[0].verdict is Verdict.INCONCLUSIVE
     assert result.levels[0].ratio["itl_p99"].point is not None
+
+
+class Watcher(NoProgress):
+    def __init__(self) -> None:
+        self.left: list[float | None] = []
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def cell_started(self, cell: Cell, remaining_s: float | None) -> None:
+        self.left.append(remaining_s)
+
+
+def test_the_time_left_holds_the_whole_of_a_block_that_has_begun(tmp_path: Path) -> None:
+    watcher = Watcher()
+    run(World(seconds=10.0), tmp_path, spec_of(budget="5s", values="64,256,512,1024"), watcher)
+    assert watcher.left[1:] == [50.0, 40.0, 30.0, 20.0, 10.0]
+    assert any("too small for one block" in note for note in watcher.notes)
 
 
 def test_the_winner_is_measured_again_on_fresh_seeds(tmp_path: Path) -> None:

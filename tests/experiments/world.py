@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cells import CellOutcome
+from experiments.cells import CellOutcome, SweepProgress
 from experiments.design import level_text
 from experiments.metric_info import GOOD, OFFERED, WINDOW
 from experiments.models import Cell, SweepResult
@@ -112,10 +112,10 @@ def spec_of(**options: Any) -> SweepSpec:
     return make_spec(SweepRequest(**given), engine)
 
 
-def run(world: World, root: Path, spec: SweepSpec) -> SweepResult:
-    return resume(world, new_sweep(spec, root, {}))
+def run(world: World, root: Path, spec: SweepSpec, progress: SweepProgress | None = None) -> SweepResult:
+    return resume(world, new_sweep(spec, root, {}), progress)
 
 
-def resume(world: World, folder: Path) -> SweepResult:
+def resume(world: World, folder: Path, progress: SweepProgress | None = None) -> SweepResult:
     """Go on with (or start) the sweep in ``folder``."""
-    return Sweep(folder, world, probe=world.probe, control=world.control, clock=world.clock).run()
+    return Sweep(folder, world, progress, probe=world.probe, control=world.control, clock=world.clock).run()

@@ -14,7 +14,7 @@ from engine.errors import InvalidInputError
 from workbench.atomic import beside, write_json
 from workbench.errors import RunCorruptError
 from workbench.manifest import Manifest, SweepRef, TargetInfo
-from workbench.metrics.columns import measured
+from workbench.metrics.columns import measured, read_events
 from workbench.runstore import RunStore
 
 TARGET = TargetInfo(kind="attach", base_url="http://x", model="m")
@@ -216,6 +216,12 @@ def test_manifest_fields_follow_the_contract():
 def test_a_requests_table_of_another_kind_is_refused():
     with pytest.raises(RunCorruptError, match=r"requests: no column phase$"):
         measured(pa.table({"request_id": ["x"]}))
+
+
+def test_a_chunks_table_of_another_kind_is_refused():
+    requests = pa.table({"request_id": ["x"], "phase": ["measure"]})
+    with pytest.raises(RunCorruptError, match=r"chunks: no column n_tokens, recv_ns$"):
+        read_events(pa.table({"request_id": ["x"]}), requests, 0)
 
 
 @pytest.mark.parametrize("damaged", ['{"latency": 5, "counts": {}}', '{"latency": null, "counts": null}'])

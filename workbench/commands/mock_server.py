@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+MAX_DELAY_MS = 3_600_000
+"""An hour: the longest deadline of a client."""
+
 
 def mock_server(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
-    ttft_ms: Annotated[float, typer.Option(min=0, help="Delay of the first token.")] = 20.0,
-    itl_ms: Annotated[float, typer.Option(min=0, help="Delay between events.")] = 5.0,
+    ttft_ms: Annotated[float, typer.Option(min=0, max=MAX_DELAY_MS, help="Delay of the first token.")] = 20.0,
+    itl_ms: Annotated[float, typer.Option(min=0, max=MAX_DELAY_MS, help="Delay between events.")] = 5.0,
     output_tokens: Annotated[
         int | None, typer.Option(min=0, help="Default: the request's max_tokens.")
     ] = None,

@@ -86,7 +86,13 @@ def read_requests(table: pa.Table, origin_ns: int) -> Requests:
 
 def read_events(chunks: pa.Table, requests: pa.Table, origin_ns: int) -> Events:
     """Events of measured requests out of ``chunks.parquet``; role-only, empty and usage events have no
-    token."""
+    token.
+
+    Raises:
+        RunCorruptError: one of the tables is none of requests or of chunks.
+    """
+    if missing := {"request_id", "n_tokens", "recv_ns"} - set(chunks.column_names):
+        raise RunCorruptError(f"chunks: no column {', '.join(sorted(missing))}")
     ids = measured(requests)["request_id"]
     owner_column = pc.index_in(chunks["request_id"], value_set=ids.combine_chunks())
     keep = pc.and_(pc.is_valid(owner_column), pc.fill_null(pc.greater(chunks["n_tokens"], 0), False))
