@@ -136,8 +136,14 @@ def test_random_layouts(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_is_the_same_bits_alone_batched_and_in_other_chunks(dtype: torch.dtype) -> None:
-    case = Case([(600, 90), (300, 1), (2000, 1)], (9, 3), 64, 16, dtype, threads=2)
+@pytest.mark.parametrize(
+    ("heads", "head_size", "block_size"),
+    [((9, 3), 64, 16), ((8, 1), 96, 32), ((6, 2), 80, 16), ((20, 1), 128, 24)],
+)
+def test_a_row_is_the_same_bits_alone_batched_and_in_other_chunks(
+    heads: tuple[int, int], head_size: int, block_size: int, dtype: torch.dtype
+) -> None:
+    case = Case([(600, 90), (300, 1), (2000, 1)], heads, head_size, block_size, dtype, threads=2)
     whole = case.run_all()
     # Alone (the long context is then split over threads), and in chunks that cut the tiles elsewhere.
     assert torch.equal(case.run(case.query[91:92], [(2, 2000, 1)]), whole[91:92])

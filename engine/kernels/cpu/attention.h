@@ -2,21 +2,20 @@
 //
 // A unit of work is some consecutive tokens of one request and one KV head: all query heads that share it are rows of the
 // same unit, so keys and values are read once for the group. The context is walked in tiles of 16 sub-blocks counted from
-// its start (FlashAttention's tiling). Against each, as many rows as a register tile holds go through scores, maximum,
+// its start (FlashAttention's tiling). Against each, a pass of as many rows as register tiles hold goes through scores, maximum,
 // exponentials and weighted values while these are in the first-level cache, then are merged with what came before (online
 // softmax). Tile limits depend on nothing but the position in the sequence, and tiles are merged in order, so a row's result
 // is the same bits alone, batched, or in another chunk. That also lets a long context be split over threads: tiles are then
 // kept as partial results and merged, in the same order, by `merge_split`.
 #pragma once
 
-#include "attention_plan.h"
-#include "matrix_attention.h"
+#include "attention_tile.h"
+#include "matrix_softmax.h"
 #include "team.h"
 #include "value_tile.h"
 
 namespace wb {
 
-constexpr int kTileTokens = kTileSubBlocks * kLanes;
 constexpr float kMinusInf = -__builtin_inff();
 
 template <class T>
@@ -27,6 +26,7 @@ class PagedAttention {
       : g_(geometry), heads_(heads), group_(heads / geometry.kv_heads), scale_log2_(scale * kLog2E) {
     on_unit_ = on_matrix_unit<T>(g_.dim_words);
     tile_rows_ = on_unit_ ? kUnitHeight : kTileRows;
+    pass_rows_ = on_unit_ && in_pairs(g_.dim_words) ? kPassRows : tile_rows_;
     rows_ = std::max(kUnitRows, group_);
     query_words_ = static_cast<size_t>(g_.dim_words);
     partial_floats_ = static_cast<size_t>(group_) * static_cast<size_t>(g_.dim_padded + 2);
@@ -79,35 +79,27 @@ class PagedAttention {
     size_t bytes;
   };
 
-  // The sub-blocks of one tile.
-  struct Tile {
-    int count;
-    const char* keys[kTileSubBlocks];
-    const char* values[kTileSubBlocks];
-    int first_token[kTileSubBlocks];
-    int capacity[kTileSubBlocks];
-  };
-
   Scratch carve(char* memory) const {
     Scratch s;
-    const size_t dims = static_cast<size_t>(g_.dim_padded), row_tiles = static_cast<size_t>(ceil_div(rows_, tile_rows_));
-    const size_t tile_rows = static_cast<size_t>(tile_rows_);
+    const size_t dims = static_cast<size_t>(g_.dim_padded), pass_rows = static_cast<size_t>(pass_rows_);
+    const size_t rows = static_cast<size_t>(round_up(rows_, pass_rows_)), row_tiles = rows / static_cast<size_t>(tile_rows_);
+    const size_t slots = pass_rows_ == kPassRows ? 2 : 1;  // passes and tiles that are in flight at once
     size_t at = 0;
     const auto take = [&](size_t bytes) {
       char* p = memory + at;
       at += (bytes + 63) / 64 * 64;
       return p;
     };
-    s.query = reinterpret_cast<uint32_t*>(take(on_unit_ ? row_tiles * tile_rows * query_words_ * 4 : 0));
-    s.scores = reinterpret_cast<float*>(take(tile_rows * kTileTokens * 4));
-    s.weights = reinterpret_cast<uint32_t*>(take(tile_rows * kTileTokens * sizeof(T)));
-    s.tile_out = reinterpret_cast<float*>(take(tile_rows * dims * 4));
-    s.tile_max = reinterpret_cast<float*>(take(kLanes * 4));
-    s.tile_sum = reinterpret_cast<float*>(take(kLanes * 4));
-    s.out = reinterpret_cast<float*>(take(static_cast<size_t>(rows_) * dims * 4));
+    s.query = reinterpret_cast<uint32_t*>(take(on_unit_ ? rows * query_words_ * 4 : 0));
+    s.scores = reinterpret_cast<float*>(take(slots * pass_rows * kTileTokens * 4));
+    s.weights = reinterpret_cast<uint32_t*>(take(slots * pass_rows * kTileTokens * sizeof(T)));
+    s.tile_out = reinterpret_cast<float*>(take(pass_rows * dims * 4));
+    s.tile_max = reinterpret_cast<float*>(take(slots * 2 * kLanes * 4));
+    s.tile_sum = reinterpret_cast<float*>(take(slots * 2 * kLanes * 4));
+    s.out = reinterpret_cast<float*>(take(rows * dims * 4));
     s.max = reinterpret_cast<float*>(take(row_tiles * kLanes * 4));
     s.sum = reinterpret_cast<float*>(take(row_tiles * kLanes * 4));
-    s.values = take(kTileSubBlocks * g_.value_bytes);
+    s.values = take(slots * kTileSubBlocks * g_.value_bytes);
     s.bytes = at;
     return s;
   }
@@ -148,70 +140,82 @@ class PagedAttention {
     }
   }
 
-  // How many tokens the unit's last row sees.
-  static int visible_to(const AttentionUnit& unit, const AttentionBatch& batch) {
-    return batch.seq_lens[unit.request] - (batch.query_start[unit.request + 1] - unit.first_row) + unit.tokens;
-  }
-
-  void locate(const AttentionUnit& unit, int tile, const AttentionBatch& batch, const char* layer, Tile& t) const {
-    const int first_sub = tile * kTileSubBlocks;
-    const int32_t* table = batch.block_table + static_cast<size_t>(unit.request) * static_cast<size_t>(batch.max_blocks) +
-                           first_sub / g_.sub_blocks;
-    t.count = std::min(kTileSubBlocks, g_.touched(visible_to(unit, batch)) - first_sub);
-    int sub = first_sub % g_.sub_blocks, token = g_.first_token(first_sub);
-    for (int i = 0; i < t.count; ++i) {
-      const int capacity = std::min(kLanes, g_.block_size - sub * kLanes);
-      t.keys[i] = layer + g_.key_offset(*table, unit.kv_head, sub);
-      t.values[i] = layer + g_.value_offset(*table, unit.kv_head, sub);
-      t.first_token[i] = token;
-      t.capacity[i] = capacity;
-      token += capacity;
-      if (++sub == g_.sub_blocks) sub = 0, ++table;
-    }
-    for (int i = t.count; i < kTileSubBlocks; ++i) t.keys[i] = t.keys[t.count - 1];  // for prefetching only
-  }
-
   void attend(const AttentionUnit& unit, const AttentionUnit& next, const AttentionBatch& batch, const char* layer,
               const uint32_t* query, T* out, size_t out_stride, float* partials, const Scratch& s) const {
     const int rows = unit.tokens * group_;
     const int limit = visible_to(unit, batch), first_position = limit - unit.tokens;
     const uint32_t* q = query + (static_cast<size_t>(unit.first_row) * static_cast<size_t>(heads_) +
                                  static_cast<size_t>(unit.kv_head * group_)) * query_words_;
-    Tile tiles[2];
-    locate(unit, unit.tile_begin, batch, layer, tiles[0]);
     if (unit.partial < 0) start_rows(s, rows);
     if (on_unit_) start_matrix_unit(q, rows, s);
+#if WB_AMX
+    if (pass_rows_ == kPassRows && rows > kUnitHeight) {
+      attend_pipelined(unit, next, batch, layer, partials, s);
+      if (unit.partial < 0) write_rows(s, out, out_stride, unit.first_row, unit.kv_head, rows);
+      return;
+    }
+#endif
+    AttentionTile tiles[2];
+    locate(g_, unit, unit.tile_begin, batch, layer, tiles[0]);
     for (int tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
-      Tile &t = tiles[(tile - unit.tile_begin) & 1], &following = tiles[(tile - unit.tile_begin + 1) & 1];
+      AttentionTile &t = tiles[(tile - unit.tile_begin) & 1], &following = tiles[(tile - unit.tile_begin + 1) & 1];
       if (tile + 1 < unit.tile_end)
-        locate(unit, tile + 1, batch, layer, following);
+        locate(g_, unit, tile + 1, batch, layer, following);
       else
-        locate(next, next.tile_begin, batch, layer, following);
-      bool first = true;  // of the row tiles that see this tile: it meets memory that is not in the cache yet
-      for (int row = 0; row < rows; row += tile_rows_) {
-        const int tile_rows = std::min(tile_rows_, rows - row);
-        const int visible = first_position + (row + tile_rows - 1) / group_ + 1;  // to the last row
+        locate(g_, next, next.tile_begin, batch, layer, following);
+      bool first = true;  // of the passes that see this tile: it meets memory that is not in the cache yet
+      for (int row = 0; row < rows; row += pass_rows_) {
+        const int pass_rows = std::min(pass_rows_, rows - row);
+        const int visible = first_position + (row + pass_rows - 1) / group_ + 1;  // to the last row
         const int subs = std::min(t.count, g_.touched(visible) - tile * kTileSubBlocks);
         if (subs <= 0) continue;
-        score(q, row, tile_rows, subs, t, first, s);
-        softmax(first_position, row, tile_rows, subs, t, s);
-        if (first) hide_unwritten(t, limit, s);
-        const Tile* upcoming = first ? &following : nullptr;
+        score(q, row, pass_rows, subs, t, first, s);
+        softmax(first_position, row, pass_rows, subs, t, s);
+        if (first) on_unit_ ? gather_values<T>(g_, t, limit, s.values) : hide_unwritten<T>(g_, t, limit, s.values);
+        weigh(pass_rows, subs, t, first ? &following : nullptr, s);
         first = false;
-        if (unit.partial < 0) {
-          weigh(tile_rows, subs, t, upcoming, s.tile_out, s);
-          merge_tile(s, row, tile_rows, s.tile_max, s.tile_sum, s.tile_out);
-        } else {
-          float* p = partials + static_cast<size_t>(unit.partial + tile - unit.tile_begin) * partial_floats_;
-          std::copy_n(s.tile_max, tile_rows, p + row);
-          std::copy_n(s.tile_sum, tile_rows, p + group_ + row);
-          weigh(tile_rows, subs, t, upcoming, s.tile_out, s);
-          std::copy_n(s.tile_out, tile_rows * g_.dim_padded, p + 2 * group_ + row * g_.dim_padded);
-        }
+        keep_pass(unit, tile, row, pass_rows, s.tile_max, s.tile_sum, partials, s);
       }
     }
     if (unit.partial < 0) write_rows(s, out, out_stride, unit.first_row, unit.kv_head, rows);
   }
+
+  // What a pass gave: merged with earlier tiles, or kept as it is for `merge_split`.
+  void keep_pass(const AttentionUnit& unit, int tile, int row, int rows, const float* tile_max, const float* tile_sum,
+                 float* partials, const Scratch& s) const {
+    for (int r = 0; r < rows; r += tile_rows_) {
+      const int tile_rows = std::min(tile_rows_, rows - r);
+      const float* tile_out = s.tile_out + r * g_.dim_padded;
+      if (unit.partial < 0) {
+        merge_tile(s, row + r, tile_rows, tile_max + r, tile_sum + r, tile_out);
+      } else {
+        float* p = partials + static_cast<size_t>(unit.partial + tile - unit.tile_begin) * partial_floats_;
+        std::copy_n(tile_max + r, tile_rows, p + row + r);
+        std::copy_n(tile_sum + r, tile_rows, p + group_ + row + r);
+        std::copy_n(tile_out, tile_rows * g_.dim_padded, p + 2 * group_ + (row + r) * g_.dim_padded);
+      }
+    }
+  }
+
+#if WB_AMX
+  MatrixSoftmax unit_softmax(int first_position, int row, int subs, const AttentionTile& t, int slot, const Scratch& s) const {
+    return {s.scores + slot * kPassRows * kTileTokens,
+            s.weights + slot * kPassRows * kTileTokens / kPerWord<T>,
+            s.tile_max + slot * kPassRows,
+            s.tile_sum + slot * kPassRows,
+            scale_log2_,
+            subs,
+            g_.block_size % kLanes == 0,
+            first_position,
+            row,
+            group_,
+            t.first_token,
+            t.capacity};
+  }
+
+  void attend_pipelined(const AttentionUnit& unit, const AttentionUnit& next, const AttentionBatch& batch, const char* layer,
+                        float* partials, const Scratch& s) const;
+#endif
 
   const uint32_t* query_row(const uint32_t* q, int row) const {
     return q + static_cast<size_t>(row / group_ * heads_ + row % group_) * query_words_;
@@ -219,18 +223,18 @@ class PagedAttention {
 
   void start_matrix_unit([[maybe_unused]] const uint32_t* q, [[maybe_unused]] int rows, [[maybe_unused]] const Scratch& s) const {
 #if WB_AMX
-    load_shapes(attention_shapes());
+    load_shapes(attention_shapes(g_.dim_words));
     for (int r = 0; r < rows; ++r)
       std::copy_n(query_row(q, r), query_words_, s.query + static_cast<size_t>(r) * query_words_);
 #endif
   }
 
   // The first rows to read the keys also fetch the values that go with them.
-  void score(const uint32_t* q, int row, int rows, int subs, const Tile& t, bool first, const Scratch& s) const {
+  void score(const uint32_t* q, int row, int rows, int subs, const AttentionTile& t, bool first, const Scratch& s) const {
 #if WB_AMX
     if (on_unit_)
       return matrix_scores(s.query + static_cast<size_t>(row) * query_words_, g_.dim_words, t.keys, subs,
-                           first ? t.values : nullptr, g_.value_bytes, s.scores, kTileTokens);
+                           {first ? t.values : nullptr, g_.value_bytes}, s.scores);
 #endif
     TileArgs tile;
     tile.words = g_.dim_words;
@@ -246,12 +250,20 @@ class PagedAttention {
 
   // Scores to weights exp(scale * (score - max)); tokens after the row's own position, and places that hold none, get zero.
   // All rows' maxima first: a reduction takes long, and rows don't wait for each other's.
-  void softmax(int first_position, int row, int rows, int subs, const Tile& t, const Scratch& s) const {
+  void softmax(int first_position, int row, int rows, int subs, const AttentionTile& t, const Scratch& s) const {
     const auto visible = [&](int r) { return first_position + (row + r) / group_ + 1; };
     // Sub-blocks without holes that the row sees as a whole come first; they need no mask.
     const auto whole = [&](int r) {
       return g_.block_size % kLanes ? 0 : std::min(subs, std::max(0, visible(r) - t.first_token[0]) / kLanes);
     };
+#if WB_AMX
+    if (on_unit_) {
+      const MatrixSoftmax rows_of = unit_softmax(first_position, row, subs, t, 0, s);
+      for (int r = 0; r < rows; ++r) rows_of.find_max(r);
+      for (int r = 0; r < rows; ++r) rows_of.weigh(r);
+      return;
+    }
+#endif
     for (int r = 0; r < rows; ++r) {
       const float* scores = s.scores + r * kTileTokens;
       s.tile_max[r] = scale_log2_ * (whole(r) == kTileSubBlocks
@@ -267,11 +279,11 @@ class PagedAttention {
     }
   }
 
-  static WB_INLINE v16f masked(const Tile& t, int sub, int visible, v16f x, float otherwise) {
+  static WB_INLINE v16f masked(const AttentionTile& t, int sub, int visible, v16f x, float otherwise) {
     return lane_index() < std::min(visible - t.first_token[sub], t.capacity[sub]) ? x : splat(otherwise);
   }
 
-  WB_INLINE float row_peak(const float* scores, int whole, int subs, int visible, const Tile& t) const {
+  WB_INLINE float row_peak(const float* scores, int whole, int subs, int visible, const AttentionTile& t) const {
     v16f peaks = splat(kMinusInf);
 #pragma GCC unroll 16
     for (int i = 0; i < whole; ++i) peaks = max16(peaks, load16(scores + i * kLanes));
@@ -280,7 +292,7 @@ class PagedAttention {
   }
 
   // Returns the sum of the row's weights. `max` is in units of the exponent of two.
-  WB_INLINE float row_weights(const float* scores, T* weights, int whole, int subs, int visible, const Tile& t,
+  WB_INLINE float row_weights(const float* scores, T* weights, int whole, int subs, int visible, const AttentionTile& t,
                               float max) const {
     const v16f scale = splat(scale_log2_), shift = splat(-max);
     v16f sums = {};
@@ -298,31 +310,12 @@ class PagedAttention {
     return reduce_add(sums);
   }
 
-  // Unwritten places may hold anything, NaN included, and zero times NaN is NaN: give such sub-blocks a clean copy.
-  void hide_unwritten(Tile& t, int limit, const Scratch& s) const {
-    constexpr int kPer = kPerWord<T>;
-    for (int i = 0; i < t.count; ++i) {
-      const int written = std::min(limit - t.first_token[i], t.capacity[i]);
-      if (written >= kLanes) continue;
-      char* copy = s.values + static_cast<size_t>(i) * g_.value_bytes;
-      const size_t word_row = static_cast<size_t>(g_.dim_padded) * 4;
-      const size_t kept = static_cast<size_t>(ceil_div(written, kPer));
-      std::memcpy(copy, t.values[i], kept * word_row);
-      std::memset(copy + kept * word_row, 0, g_.value_bytes - kept * word_row);
-      if (written % kPer) {  // bf16, odd: the upper half of the last pair is unwritten
-        uint32_t* words = reinterpret_cast<uint32_t*>(copy + (kept - 1) * word_row);
-        for (int d = 0; d < g_.dim_padded; ++d) words[d] &= 0xffffu;
-      }
-      t.values[i] = copy;
-    }
-  }
-
   // `upcoming`: the tile whose keys to fetch meanwhile, or null.
-  void weigh(int rows, int subs, const Tile& t, const Tile* upcoming, float* tile_out, const Scratch& s) const {
+  void weigh(int rows, int subs, const AttentionTile& t, const AttentionTile* upcoming, const Scratch& s) const {
 #if WB_AMX
     if (on_unit_)
-      return matrix_values(s.weights, kTileTokens / kPerWord<T>, t.values, subs, g_.dim_padded,
-                           upcoming ? upcoming->keys : nullptr, g_.key_bytes, tile_out);
+      return matrix_values(s.weights, s.values, subs, g_.dim_padded,
+                           {upcoming ? upcoming->keys : nullptr, g_.key_bytes}, s.tile_out);
 #endif
     ValueArgs tile;
     tile.sub_blocks = subs;
@@ -336,7 +329,7 @@ class PagedAttention {
       if (upcoming)
         for (int i = 0; i < subs; ++i) fetch[i] = upcoming->keys[i] + fetched;
       tile.fetch = upcoming ? fetch : nullptr;
-      run_values<T>(tile, rows, std::min(kTileVecs, vecs - vec), tile_out + vec * kLanes, static_cast<size_t>(g_.dim_padded));
+      run_values<T>(tile, rows, std::min(kTileVecs, vecs - vec), s.tile_out + vec * kLanes, static_cast<size_t>(g_.dim_padded));
     }
   }
 
@@ -345,6 +338,7 @@ class PagedAttention {
   int group_ = 1;
   int rows_ = 0;
   int tile_rows_ = kTileRows;
+  int pass_rows_ = kTileRows;  // one or two row tiles: what shares each load of keys and values
   bool on_unit_ = false;
   float scale_log2_ = 1;  // scores to exponents of two
   size_t query_words_ = 0;
@@ -352,3 +346,5 @@ class PagedAttention {
 };
 
 }  // namespace wb
+
+#include "attention_pipeline.h"

@@ -3,13 +3,17 @@
 
 #include <vector>
 
+#include "amx.h"
 #include "kv_cache.h"
 #include "tile.h"
 
 namespace wb {
 
 constexpr int kTileSubBlocks = 16;  // of one attention tile
-constexpr int kUnitRows = 8 * kTileRows;
+// Rows of a unit: more of them share what a tile costs once, but leave each thread fewer than `kPlannedUnits` units.
+constexpr int kFewUnitRows = 8 * kTileRows;
+constexpr int kUnitRows = kMatrixUnit<bf16> ? 32 * kTileRows : kFewUnitRows;
+constexpr int kPlannedUnits = 8;
 
 struct AttentionBatch {
   const int32_t* query_start;  // [requests + 1]
@@ -51,7 +55,8 @@ struct AttentionPlan {
     for (int i = 0; i < batch.requests; ++i) total += ceil_div(g.touched(batch.seq_lens[i]), kTileSubBlocks);
     // A single-token unit longer than this would keep one thread busy after the others have finished.
     const int longest = static_cast<int>(std::max<int64_t>(2, total * g.kv_heads / (4 * threads)));
-    const int unit_tokens = std::max(1, kUnitRows / group);
+    const int rows_of_share = batch.query_start[batch.requests] * g.kv_heads / (kPlannedUnits * threads) * group;
+    const int unit_tokens = std::max(1, std::min(kUnitRows, std::max(kFewUnitRows, rows_of_share)) / group);
     for (int i = 0; i < batch.requests; ++i) {
       const int begin = batch.query_start[i], end = batch.query_start[i + 1], context = batch.seq_lens[i];
       for (int row = begin; row < end; row += unit_tokens) {
