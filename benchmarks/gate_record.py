@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from experiments.gate import scripts_runner
 from experiments.gate.arms import export_revision
 from experiments.gate.models import Side
 from experiments.gate.run import Gate, GateRequest
-from experiments.gate.scripts_runner import RunScript, run_script
+from experiments.gate.scripts_runner import BeforeTurn, RunScript, RunTurns, run_script, run_turns
 from experiments.gate.workloads import with_sha256
 
 SPOILED: dict[str, str] = {
@@ -56,27 +56,31 @@ def spoiled_run(case: str, scratch: Path) -> RunScript:
     return run
 
 
-def longer(run: RunScript, times: int) -> RunScript:
-    """``times`` as many requests: the small model is through with the usual load in half a second."""
+def longer(times: int) -> RunTurns:
+    """``times`` as many turns: those of the small model are short."""
 
-    def repeated(side: Side, script: str, specification: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        if script == "wall" and times > 1:
-            light, full = specification["light"], specification["saturated"]
-            rest = {name: value for name, value in specification.items() if name != "sha256"}
-            more = {
-                "light": {**light, "requests": light["requests"] * times},
-                "saturated": {**full, "repeats": full["repeats"] * times},
-            }
-            specification = with_sha256({**rest, **more})
-        return run(side, script, specification, timeout_s)
+    def run(
+        order: Sequence[Side], script: str, specification: dict[str, Any], timeout_s: float,
+        before_turn: BeforeTurn,
+    ) -> dict[str, dict[str, Any]]:  # fmt: skip
+        light, full = specification["light"], specification["saturated"]
+        rest = {name: value for name, value in specification.items() if name != "sha256"}
+        more = {
+            "light": {**light, "requests": light["requests"] * times},
+            "saturated": {**full, "repeats": full["repeats"] * times},
+        }
+        return run_turns(order, script, with_sha256({**rest, **more}), timeout_s, before_turn)
 
-    return repeated
+    return run
 
 
-def judge(request: GateRequest, run: RunScript, say: Callable[[str], None]) -> dict[str, Any]:
+def judge(
+    request: GateRequest, run: RunScript, turns: RunTurns, say: Callable[[str], None]
+) -> dict[str, Any]:
     before = os.getloadavg()[0]
     # The trees are copies of one commit: what is installed here serves both.
-    result = Gate(request, run=run, say=say, python=lambda _side, _folder, _out: sys.executable).result()
+    here = lambda _side, _folder, _out: sys.executable  # noqa: E731
+    result = Gate(request, run=run, turns=turns, say=say, python=here).result()
     found: dict[str, Any] = {
         "verdict": result.verdict,
         "exit_code": result.exit_code,
@@ -123,7 +127,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1000, help="gates to run in this call")
     parser.add_argument("--model", default="smollm2-135m", help="or small")
     parser.add_argument("--num-threads", type=int, default=None)
-    parser.add_argument("--times", type=int, default=1, help="as many requests in a run")
+    parser.add_argument("--times", type=int, default=1, help="as many turns in a pair")
     parser.add_argument("--revision", default="HEAD")
     parser.add_argument("--out", type=Path, default=Path("gate-record.jsonl"))
     arguments = parser.parse_args()
@@ -143,7 +147,7 @@ def main() -> None:
         for case, seed in [key for key in wanted if key not in done][: arguments.most]:
             say = partial(_say, case, seed)
             gate = plan(case, seed, scratch / "base", scratch, options)
-            found = judge(gate["request"], longer(gate["run"], arguments.times), say=say)
+            found = judge(gate["request"], gate["run"], longer(arguments.times), say=say)
             what = {"case": case, "seed": seed, "model": arguments.model, "times": arguments.times, **engine}
             what["commit"] = commit
             with arguments.out.open("a") as file:

@@ -34,8 +34,8 @@ TIERS = {
     ),
     2: (
         "Tier 2: the wall clock",
-        "Pairs of fresh processes in random order; a pair during which the control kernel moved is not "
-        "counted, and a FAIL has to come back in a second set of processes.",
+        "Pairs of fresh processes that take turns; a pair whose control kernel differs between the sides "
+        "is not counted, and a FAIL has to come back in a second set of processes.",
     ),
 }
 WORDS = {

@@ -118,8 +118,9 @@ def _self_test(request: GateRequest, as_json: bool) -> NoReturn:
     from experiments.control import ControlKernel
     from experiments.gate.arms import check_folder, commit_of
     from experiments.gate.models import Side, Unusable
-    from experiments.gate.scripts_runner import run_script
+    from experiments.gate.scripts_runner import run_turns
     from experiments.gate.selftest import self_test
+    from experiments.gate.tier2 import CONTROL_REPEATS
     from workbench.atomic import write_json
 
     folder = check_folder("head-dir", request.head_dir or Path(__file__).resolve().parents[2])
@@ -128,8 +129,8 @@ def _self_test(request: GateRequest, as_json: bool) -> NoReturn:
     )
     try:
         found = self_test(
-            side, run_script, {"model": request.model, **request.engine}, request.rule.looks[-1],
-            control=ControlKernel(), seed=request.seed, say=_say,
+            side, run_turns, {"model": request.model, **request.engine}, request.rule.looks[-1],
+            control=ControlKernel(CONTROL_REPEATS), seed=request.seed, say=_say,
         )  # fmt: skip
     except Unusable as error:
         typer.echo(f"error: {error}", err=True)

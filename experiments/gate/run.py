@@ -22,7 +22,7 @@ from experiments.gate.arms import (
 )
 from experiments.gate.decision import Rule
 from experiments.gate.models import EXIT_CODES, GateResult, GateVerdict, Side, Tier, Unusable
-from experiments.gate.scripts_runner import RunScript, run_script
+from experiments.gate.scripts_runner import RunScript, RunTurns, run_script, run_turns
 from experiments.gate.tier0 import run_tier0
 from experiments.gate.tier1 import run_tier1
 from experiments.gate.tier2 import run_tier2
@@ -63,6 +63,7 @@ class Gate:
         request: GateRequest,
         *,
         run: RunScript = run_script,
+        turns: RunTurns = run_turns,
         control: Callable[[], float] | None = None,
         say: Callable[[str], None] = lambda _text: None,
         python: Callable[[str, Path, Path], str] | None = None,
@@ -71,6 +72,7 @@ class Gate:
         self._request = request
         self._python = python or python_for
         self._run = run
+        self._turns = turns
         self._control = control
         self._say = say
         self._built = 0
@@ -111,7 +113,7 @@ class Gate:
                 return _skipped(2, "no code differs")
             else:
                 found = run_tier2(
-                    sides, self._build, self._run, engine, rule=request.rule, control=self._control,
+                    sides, self._build, self._turns, engine, rule=request.rule, control=self._control,
                     seed=request.seed, say=self._say,
                 )  # fmt: skip
         except Unusable as error:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from experiments.gate.decision import Rule, decide
 from experiments.gate.models import GateVerdict, Side
-from experiments.gate.scripts_runner import RunScript
-from experiments.gate.tier2 import METRICS, Pairs
+from experiments.gate.scripts_runner import RunTurns
+from experiments.gate.tier2 import METRICS, Pair, Pairs
 from experiments.models import Frozen
 from workbench.manifest import machine_info, utc_now
 
@@ -85,7 +85,7 @@ class SelfTest(Frozen):
 
 def self_test(
     side: Side,
-    run: RunScript,
+    run: RunTurns,
     engine: Mapping[str, Any],
     pairs: int,
     *,
@@ -103,13 +103,15 @@ def self_test(
     while len(found.all) < pairs:
         found.add()
         say(f"pair {len(found.all)} of {pairs}")
-    runs = [
-        run
-        for pair in found.all
-        for run in ([pair.base, pair.head] if pair.first == "base" else [pair.head, pair.base])
-    ]
+    runs = [side for pair in found.all for side in _in_order(pair)]
     series = {name: np.log([run[name] for run in runs]) * sign for name, sign in METRICS.items()}
     return evaluate(series, side.folder, len(found.usable), runs)
+
+
+def _in_order(pair: Pair) -> list[dict[str, float]]:
+    """The base as measured, the head as the ratio of neighbouring turns puts it beside the base."""
+    head = {name: pair.base[name] * ratio for name, ratio in pair.ratio.items()}
+    return [pair.base, head] if pair.first == "base" else [head, pair.base]
 
 
 def evaluate(series: Mapping[str, Floats], folder: str, usable: int, runs: list[dict[str, Any]]) -> SelfTest:

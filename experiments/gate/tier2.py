@@ -1,9 +1,11 @@
 """Tier 2: the real engine on the wall clock, in pairs of fresh processes in random order.
 
-A pair is base and head one right after the other on the same requests. The control kernel runs around each
-run: a pair in which it moved is kept but not counted, and when it differs between the two sides in general,
-nothing counts. A FAIL must come back in a second, independent set of processes before it blocks: the luck of
-one build's memory layout has a narrow interval around a wrong number.
+Both processes of a pair are alive together and take turns on the same requests, a fraction of a second
+each. What counts is the middle of the ratios of neighbouring turns, because a shared machine's speed drifts
+within seconds. The control kernel runs before each turn: a pair in which it differs between the sides is
+kept but not counted, and when it differs in general, nothing counts. A FAIL must come back in a second,
+independent set of processes before it blocks: the luck of one build's memory layout has a narrow interval
+around a wrong number.
 """
 
 from __future__ import annotations
@@ -11,23 +13,25 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from experiments.control import LEAST_TOLERANCE, ControlKernel, find_contamination
 from experiments.gate.decision import Rule, decide
 from experiments.gate.models import Finding, GateVerdict, Side, Tier, Unusable
-from experiments.gate.scripts_runner import RunScript
+from experiments.gate.scripts_runner import RunTurns
 from experiments.gate.workloads import with_sha256
 from experiments.models import Frozen
 
 TIMEOUT_S = 300.0
+CONTROL_REPEATS = 3
 METRICS = {"ttft_ms": 1.0, "itl_ms": 1.0, "output_tok_s": -1.0}
 """Metric to the sign that makes "more" worse."""
 LOAD = {
-    "light": {"requests": 4, "input": 192, "output": 20},
-    "saturated": {"requests": 16, "input": 48, "output": 24, "repeats": 2},
+    "light": {"requests": 8, "input": 192, "output": 12},
+    "saturated": {"requests": 16, "input": 32, "output": 12, "repeats": 6},
 }
+"""About three seconds a side with SmolLM2-135M on two cores."""
 SPARE = 0.5
 """Share of further pairs that may be run in the place of contaminated ones."""
 Say = Callable[[str], None]
@@ -38,9 +42,12 @@ class Pair(Frozen):
 
     index: int
     first: str
-    """base | head: which one ran first."""
+    """base | head: which one took the first turn."""
     base: dict[str, float]
+    """Metric to the middle of the side's turns."""
     head: dict[str, float]
+    ratio: dict[str, float]
+    """Metric to the middle of head / base over neighbouring turns."""
     base_control_ms: list[float]
     head_control_ms: list[float]
     usable: bool = True
@@ -52,7 +59,7 @@ class Pairs:
     def __init__(
         self,
         sides: tuple[Side, Side],
-        run: RunScript,
+        run: RunTurns,
         control: Callable[[], float],
         engine: Mapping[str, Any],
         seed: int,
@@ -75,36 +82,40 @@ class Pairs:
         specification = with_sha256({"engine": self._engine, "seed": f"{self._seed}/{index}", **LOAD})
         order = list(self._sides)
         self._order.shuffle(order)
-        found: dict[str, tuple[dict[str, float], list[float]]] = {}
-        for side in order:
-            before = self._control()
-            metrics = self._measure(side, specification)
-            found[side.name] = metrics, [round(before, 4), round(self._control(), 4)]
-        base, head = self._sides
+        try:
+            found = self._measure(order, specification)
+        except Unusable:
+            found = self._measure(order, specification)  # once: a machine may stumble
+        (base, base_control), (head, head_control) = (found[side.name] for side in self._sides)
         pair = Pair(
-            index=index, first=order[0].name, base=found[base.name][0], head=found[head.name][0],
-            base_control_ms=found[base.name][1], head_control_ms=found[head.name][1],
-        )  # fmt: skip
+            index=index,
+            first=order[0].name,
+            base={name: median(base[name]) for name in METRICS},
+            head={name: median(head[name]) for name in METRICS},
+            ratio={name: _middle_ratio(base[name], head[name], name) for name in METRICS},
+            base_control_ms=base_control,
+            head_control_ms=head_control,
+        )
         self.all.append(pair)
         self._mark()
 
-    def _measure(self, side: Side, specification: dict[str, Any]) -> dict[str, float]:
-        try:
-            answer = self._run(side, "wall", specification, TIMEOUT_S)
-        except Unusable:
-            answer = self._run(side, "wall", specification, TIMEOUT_S)  # once: a machine may stumble
-        metrics = answer.get("metrics")
-        if not isinstance(metrics, dict):
-            raise Unusable(f"{side.name}: no metrics")
-        for name in METRICS:
-            value = metrics.get(name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise Unusable(f"{side.name}: {name} is {value!r}, not a positive number")
-        return {name: float(metrics[name]) for name in METRICS}
+    def _measure(
+        self, order: Sequence[Side], specification: dict[str, Any]
+    ) -> dict[str, tuple[dict[str, list[float]], list[float]]]:
+        """Each side's turns and its control's readings."""
+        control: dict[str, list[float]] = {side.name: [] for side in order}
+
+        def before_turn(side: Side) -> None:
+            control[side.name].append(round(self._control(), 4))
+
+        answers = self._run(order, "wall", specification, TIMEOUT_S, before_turn)
+        return {side.name: (_turns(side, answers[side.name]), control[side.name]) for side in order}
 
     def _mark(self) -> None:
         """Which pairs count is judged anew with each one: the control's tolerance is learnt from all."""
-        readings = {pair.index: [pair.base_control_ms, pair.head_control_ms] for pair in self.all}
+        readings = {
+            pair.index: [[median(pair.base_control_ms)], [median(pair.head_control_ms)]] for pair in self.all
+        }
         bad = set(find_contamination(readings).blocks)
         self.all = [p.model_copy(update={"usable": p.index not in bad}) for p in self.all]
 
@@ -115,20 +126,48 @@ class Pairs:
     def logs(self) -> dict[str, list[float]]:
         """Per metric ln(head / base) of the usable pairs, more is worse."""
         return {
-            name: [sign * math.log(pair.head[name] / pair.base[name]) for pair in self.usable]
+            name: [sign * math.log(pair.ratio[name]) for pair in self.usable]
             for name, sign in METRICS.items()
         }
 
     def control_shift(self) -> float:
         """Median ln(control around the head / control around the base)."""
-        ratios = [math.log(fmean(p.head_control_ms) / fmean(p.base_control_ms)) for p in self.usable]
+        ratios = [math.log(median(p.head_control_ms) / median(p.base_control_ms)) for p in self.usable]
         return median(ratios) if ratios else 0.0
+
+
+def _turns(side: Side, answer: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Metric to one number a turn.
+
+    Raises:
+        Unusable: one is missing, or is no positive number.
+    """
+    turns = answer.get("turns")
+    if not isinstance(turns, dict):
+        raise Unusable(f"{side.name}: no turns")
+    for name in METRICS:
+        values = turns.get(name)
+        if not isinstance(values, list) or not values:
+            raise Unusable(f"{side.name}: {name} is {values!r}, not a list of numbers")
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise Unusable(f"{side.name}: {name} is {value!r}, not a positive number")
+    return {name: [float(value) for value in turns[name]] for name in METRICS}
+
+
+def _middle_ratio(base: Sequence[float], head: Sequence[float], name: str) -> float:
+    """Raises:
+    Unusable: one side took fewer turns.
+    """
+    if len(base) != len(head):
+        raise Unusable(f"{name}: {len(base)} turns of the base, {len(head)} of the head")
+    return math.exp(median(math.log(h / b) for b, h in zip(base, head, strict=True)))
 
 
 def run_tier2(
     sides: tuple[Side, Side],
     fresh: Callable[[], tuple[Side, Side]],
-    run: RunScript,
+    run: RunTurns,
     engine: Mapping[str, Any],
     *,
     rule: Rule | None = None,
@@ -140,12 +179,12 @@ def run_tier2(
 
     Args:
         fresh: builds both sides anew for the confirmation.
-        control: the control kernel, ms.
+        control: the control kernel, ms; short, as it runs before each turn.
 
     Raises:
         Unusable: nothing that could be believed was measured.
     """
-    rule, control = rule or Rule(), control or ControlKernel()
+    rule, control = rule or Rule(), control or ControlKernel(CONTROL_REPEATS)
     first = Pairs(sides, run, control, engine, seed)
     verdict, findings = _looks(first, rule, say)
     details: dict[str, Any] = {"seed": seed, "load": LOAD, **_record(first)}
@@ -223,8 +262,5 @@ def _record(pairs: Pairs) -> dict[str, Any]:
 
 
 def _pair_text(pair: Pair) -> str:
-    parts = [
-        f"{name.removesuffix('_ms').removesuffix('_s')} {pair.head[name] / pair.base[name] - 1:+.1%}"
-        for name in METRICS
-    ]
-    return "  ".join(parts) + ("" if pair.usable else "  (control moved: not counted)")
+    parts = [f"{name.removesuffix('_ms').removesuffix('_s')} {pair.ratio[name] - 1:+.1%}" for name in METRICS]
+    return "  ".join(parts) + ("" if pair.usable else "  (control differs: not counted)")

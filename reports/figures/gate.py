@@ -87,14 +87,14 @@ def _bounds(figure: go.Figure, axis: str = "x") -> None:
 
 
 def _worse(pair: Any, name: str) -> float | None:
-    """Head over base, turned so that above 1 is worse; None where a number is missing."""
+    """Head over base in neighbouring turns, turned so that above 1 is worse; None where it is missing."""
     try:
-        base, head = float(pair["base"][name]), float(pair["head"][name])
+        ratio = float(pair["ratio"][name])
     except (KeyError, TypeError, ValueError):
         return None
-    if not (0 < base < math.inf and 0 < head < math.inf):
+    if not 0 < ratio < math.inf:
         return None
-    return head / base if METRICS[name] > 0 else base / head
+    return ratio if METRICS[name] > 0 else 1 / ratio
 
 
 def _list(value: Any) -> list[Any]:

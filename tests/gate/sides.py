@@ -41,7 +41,7 @@ class ScriptedWall:
             change = 1.0 + self._slower.get(name, 0.0) if side.name == "head" else 1.0
             change = 1.0 / change if name == "output_tok_s" else change
             metrics[name] *= change * float(np.exp(self._rng.normal(0.0, self._sd)))
-        return {"metrics": metrics}
+        return {"turns": {name: [value] for name, value in metrics.items()}}
 
 
 Control = Callable[[], float]

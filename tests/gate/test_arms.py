@@ -12,6 +12,7 @@ from benchmarks.gate_plants import ROOT
 from experiments.gate.arms import python_for
 from experiments.gate.models import GateVerdict, Unusable
 from experiments.gate.run import Gate, GateRequest
+from experiments.gate.scripts_runner import one_after_the_other
 from tests.gate.sides import ScriptedWall, calm
 
 
@@ -49,7 +50,7 @@ def test_a_killed_build_of_the_base_is_exit_code_3(tmp_path: Path) -> None:
         python_for("base-1", base, tmp_path)
     request = GateRequest(out=tmp_path / "out", base_dir=base, head_dir=head)
     run = ScriptedWall()
-    result = Gate(request, run=run, control=calm).result()
+    result = Gate(request, run=run, turns=one_after_the_other(run), control=calm).result()
     assert (result.verdict, result.exit_code) == (GateVerdict.UNUSABLE, 3)
     assert "no environment" in result.reason
     assert run.asked == []

@@ -17,7 +17,8 @@ from experiments.gate.ack import ACK_FILE, acknowledge, read_acceptances
 from experiments.gate.models import Finding, GateResult, GateVerdict, Side, Unusable
 from experiments.gate.output import MARKER, junit, markdown, write_results
 from experiments.gate.run import Gate, GateRequest
-from experiments.gate.scripts_runner import read_answer, run_script
+from experiments.gate.script_process import read_answer
+from experiments.gate.scripts_runner import one_after_the_other, run_script
 from tests.gate.sides import ScriptedWall, calm, side
 from workbench.cli import main
 
@@ -64,7 +65,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def gate(folders: tuple[Path, Path], run: Any, **options: Any) -> GateResult:
     base, head = folders
     request = GateRequest(out=base.parent / "out", base_dir=base, head_dir=head, **options)
-    return Gate(request, run=run, control=calm).result()
+    return Gate(request, run=run, turns=one_after_the_other(run), control=calm).result()
 
 
 @pytest.fixture(autouse=True)
@@ -138,15 +139,15 @@ def spoil(what: str) -> Change:
             answer["cases"].clear()
         if what == "workloads" and script == "simulate":
             answer["workloads"].clear()
-        if what == "metrics" and script == "wall":
-            answer["metrics"].clear()
+        if what == "turns" and script == "wall":
+            answer["turns"].clear()
 
     return change
 
 
 @pytest.mark.parametrize(
     ("what", "tier"),
-    [("killed", 0), ("killed", 1), ("killed", 2), ("cases", 0), ("workloads", 1), ("metrics", 2)],
+    [("killed", 0), ("killed", 1), ("killed", 2), ("cases", 0), ("workloads", 1), ("turns", 2)],
 )
 def test_what_could_not_be_measured_is_exit_code_3(folders: tuple[Path, Path], what: str, tier: int) -> None:
     result = gate(folders, Scripted(spoil(what)), tiers=(tier,))
@@ -264,9 +265,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_revisions_are_exported_and_the_repository_is_left_alone(repository: Path, tmp_path: Path) -> None:
-    result = Gate(
-        GateRequest(out=tmp_path / "out", base="v1", head="v2"), run=Scripted(), control=calm
-    ).result()
+    run, request = Scripted(), GateRequest(out=tmp_path / "out", base="v1", head="v2")
+    result = Gate(request, run=run, turns=one_after_the_other(run), control=calm).result()
     assert result.exit_code == 0
     assert (Path(result.base.folder) / "engine" / "__init__.py").read_text() == "VERSION = 1\n"
     assert (Path(result.head.folder) / "engine" / "__init__.py").read_text() == "VERSION = 2\n"

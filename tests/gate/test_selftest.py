@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.gate.decision import Rule
+from experiments.gate.scripts_runner import one_after_the_other
 from experiments.gate.selftest import evaluate, play, self_test
 from experiments.gate.tier2 import METRICS
 from tests.gate.sides import ScriptedWall, calm, side
@@ -49,7 +50,7 @@ def test_drift_and_likeness_of_neighbours_are_reported() -> None:
 
 def test_it_measures_a_folder_against_itself() -> None:
     run = ScriptedWall(sd=0.03)
-    found = self_test(side("head", "/tree"), run, {"model": "m"}, 12, control=calm)
+    found = self_test(side("head", "/tree"), one_after_the_other(run), {"model": "m"}, 12, control=calm)
     assert found.pairs == 12
     assert found.usable_pairs == 12
     assert len(found.runs) == 24

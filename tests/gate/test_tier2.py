@@ -10,13 +10,15 @@ import pytest
 
 from experiments.gate.decision import Rule
 from experiments.gate.models import GateVerdict, Side, Tier, Unusable
+from experiments.gate.scripts_runner import one_after_the_other
 from experiments.gate.tier2 import Pairs, run_tier2
 from tests.gate.sides import Control, ScriptedWall, calm, side
 
 
 def judge(run: Any, control: Control = calm, fresh: Any = None, seed: int = 0) -> Tier:
     sides = (side("base", "/a"), side("head", "/b"))
-    return run_tier2(sides, fresh or (lambda: sides), run, {"model": "m"}, control=control, seed=seed)
+    turns = one_after_the_other(run)
+    return run_tier2(sides, fresh or (lambda: sides), turns, {"model": "m"}, control=control, seed=seed)
 
 
 def test_equal_sides_pass_at_the_first_look() -> None:
@@ -126,7 +128,7 @@ def test_a_run_without_an_answer_is_tried_once_more_then_unusable() -> None:
 @pytest.mark.parametrize("value", [None, 0.0, -1.0, float("nan"), float("inf"), "8", True])
 def test_a_number_that_is_none_is_unusable_never_zero(value: object) -> None:
     def empty(side: Side, script: str, specification: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        return {"metrics": {"ttft_ms": 100.0, "itl_ms": value, "output_tok_s": 300.0}}
+        return {"turns": {"ttft_ms": [100.0], "itl_ms": [value], "output_tok_s": [300.0]}}
 
     with pytest.raises(Unusable, match="itl_ms"):
         judge(empty)
@@ -134,7 +136,9 @@ def test_a_number_that_is_none_is_unusable_never_zero(value: object) -> None:
 
 def test_the_order_is_recorded_by_its_seed() -> None:
     def orders(seed: int) -> list[str]:
-        pairs = Pairs((side("base", "/a"), side("head", "/b")), ScriptedWall(), calm, {}, seed)
+        pairs = Pairs(
+            (side("base", "/a"), side("head", "/b")), one_after_the_other(ScriptedWall()), calm, {}, seed
+        )
         for _ in range(12):
             pairs.add()
         return [pair.first for pair in pairs.all]
@@ -146,5 +150,7 @@ def test_the_order_is_recorded_by_its_seed() -> None:
 def test_looks_are_the_rules() -> None:
     sides = (side("base", Path("/a")), side("head", Path("/b")))
     run = ScriptedWall({"itl_ms": 0.06}, sd=0.12, seed=5)
-    tier = run_tier2(sides, lambda: sides, run, {}, rule=Rule(looks=(10, 12)), control=calm)
+    tier = run_tier2(
+        sides, lambda: sides, one_after_the_other(run), {}, rule=Rule(looks=(10, 12)), control=calm
+    )
     assert tier.details["usable_pairs"] == 12

@@ -52,8 +52,9 @@ def _wall_clock(pairs: int, evil: str) -> Tier:
         base = {name: value * rng.uniform(0.98, 1.02) for name, value in _BASE.items()}
         head = {n: v * (_WORSE[n] if n != "output_tok_s" else 1 / _WORSE[n]) * rng.uniform(0.98, 1.02)
                 for n, v in base.items()}  # fmt: skip
-        rows.append({"index": index, "first": "base", "base": base, "head": head, "base_control_ms": [1.0],
-                     "head_control_ms": [1.0], "usable": index != 4})  # fmt: skip
+        ratio = {name: head[name] / base[name] for name in base}
+        rows.append({"index": index, "first": "base", "base": base, "head": head, "ratio": ratio,
+                     "base_control_ms": [1.0], "head_control_ms": [1.0], "usable": index != 4})  # fmt: skip
     findings = [
         Finding(name="ttft_ms", verdict=GateVerdict.FAIL, base=180.0, head=199.8, ratio=1.11, low=1.09,
                 high=1.13, p_slower=0.001, mde=0.02, text=f"slower by 11 %{evil}"),

@@ -80,12 +80,12 @@ def write_gate(
         pairs.append(
             {
                 "index": index, "first": "base" if index % 2 else "head", "base": base,
-                "head": {m: base[m] * change[m] for m in METRICS}, "base_control_ms": [1.0, 1.0],
-                "head_control_ms": [1.0, 1.0], "usable": index not in (3, 7),
+                "head": {m: base[m] * change[m] for m in METRICS}, "ratio": change,
+                "base_control_ms": [1.0, 1.0], "head_control_ms": [1.0, 1.0], "usable": index not in (3, 7),
             }
         )  # fmt: skip
     used = [pair for pair in pairs if pair["usable"]]
-    logs = {m: [s * math.log(p["head"][m] / p["base"][m]) for p in used] for m, s in METRICS.items()}
+    logs = {m: [s * math.log(p["ratio"][m]) for p in used] for m, s in METRICS.items()}
     verdict, findings = decide(logs, Rule())
     findings = [f.model_copy(update={"base": 80.0, "head": 80.0 * (f.ratio or 1)}) for f in findings]
     if unusable:

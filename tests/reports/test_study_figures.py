@@ -58,7 +58,7 @@ def test_pairs_are_turned_so_that_right_is_worse(tmp_path: Path) -> None:
 
 def test_pairs_with_odd_numbers_are_left_out(tmp_path: Path) -> None:
     tier = write_gate(tmp_path, "gate-1").tiers[2]
-    pairs = [{"base": {"itl_ms": 0}, "head": {"itl_ms": 1}}, {"base": "x"}, 5, {}]
+    pairs = [{"ratio": {"itl_ms": 0}}, {"ratio": {"itl_ms": "x"}}, {"ratio": "x"}, 5, {}]
     odd = tier.model_copy(update={"findings": [], "details": {"pairs": pairs}})
     assert style.is_empty(gate.wall_clock(odd))
     assert style.is_empty(gate.wall_clock(odd.model_copy(update={"details": {}})))
