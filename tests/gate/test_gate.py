@@ -158,7 +158,7 @@ def test_a_regression_outranks_a_tier_that_could_not_be_measured(folders: tuple[
     def change(side: str, script: str, answer: dict[str, Any]) -> None:
         if side == "head" and script == "simulate":
             answer["workloads"]["mixed"]["steps"] += 1
-        spoil("metrics")(side, script, answer)
+        spoil("turns")(side, script, answer)
 
     result = gate(folders, Scripted(change))
     assert [t.verdict for t in result.tiers] == [GateVerdict.PASS, GateVerdict.FAIL, GateVerdict.UNUSABLE]
@@ -305,7 +305,7 @@ def test_what_is_written(folders: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_junit_has_no_green_case_for_what_is_unknown(folders: tuple[Path, Path]) -> None:
-    result = gate(folders, Scripted(spoil("metrics")), tiers=(2,))
+    result = gate(folders, Scripted(spoil("turns")), tiers=(2,))
     suite = ElementTree.fromstring(junit(result))[0]
     assert suite.get("errors") == "1"
     assert json.dumps(result.model_dump(mode="json"))
