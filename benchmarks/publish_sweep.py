@@ -46,11 +46,13 @@ def publish(sweep: Path, out: Path) -> Path:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     kept = result.model_dump(mode="json") | {"report": "report.html"}
-    (scratch / "sweep.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
-    for name in COPIED:
-        shutil.copy2(sweep / name, scratch / name)
-    (scratch / "report.html").write_text(still_page(sweep_html(sweep), scratch), encoding="utf-8")
-    (scratch / "report.md").write_text(sweep_markdown(sweep), encoding="utf-8")
+    texts = {name: (sweep / name).read_text(encoding="utf-8") for name in COPIED}
+    texts["sweep.json"] = json.dumps(kept, indent=1)
+    texts["report.html"] = still_page(sweep_html(sweep), scratch)
+    texts["report.md"] = sweep_markdown(sweep)
+    for name, text in texts.items():
+        # Targets tell where they kept their traces.
+        (scratch / name).write_text(text.replace(str(sweep.parent.resolve()), "RUNS_DIR"), encoding="utf-8")
     (scratch / "README.md").write_text(readme(result), encoding="utf-8")
     check(scratch, [str(sweep.resolve()), str(sweep.parent.resolve()), str(Path.home()), str(Path.cwd())])
     if out.exists():
