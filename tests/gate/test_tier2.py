@@ -113,6 +113,23 @@ def test_a_machine_that_never_rests_is_unusable() -> None:
         judge(ScriptedWall(), control=control)
 
 
+@pytest.mark.parametrize(
+    ("head_ms", "is_shifted"), [([3.6, 2.7] * 5, False), ([3.3] * 10, True), ([2.7] * 10, True)]
+)
+def test_a_control_is_shifted_when_its_scatter_does_not_explain_it(
+    head_ms: list[float], is_shifted: bool
+) -> None:
+    sides = (side("base", "/a"), side("head", "/b"))
+    pairs = Pairs(sides, one_after_the_other(ScriptedWall()), calm, {}, 0)
+    for _ in head_ms:
+        pairs.add()
+    pairs.all = [
+        pair.model_copy(update={"head_control_ms": [ms], "base_control_ms": [3.0]})
+        for pair, ms in zip(pairs.all, head_ms, strict=True)
+    ]
+    assert pairs.is_control_shifted() is is_shifted
+
+
 def test_a_run_without_an_answer_is_tried_once_more_then_unusable() -> None:
     calls = []
 
