@@ -79,8 +79,8 @@ def judge(
 ) -> dict[str, Any]:
     before = os.getloadavg()[0]
     # The trees are copies of one commit: what is installed here serves both.
-    here = lambda _side, _folder, _out: sys.executable  # noqa: E731
-    result = Gate(request, run=run, turns=turns, say=say, python=here).result()
+    gate = Gate(request, run=run, turns=turns, say=say, python=lambda _side, _folder, _out: sys.executable)
+    result = gate.result()
     found: dict[str, Any] = {
         "verdict": result.verdict,
         "exit_code": result.exit_code,

@@ -75,8 +75,8 @@ def _tier(tier: Tier) -> None:
         used, pairs = tier.details.get("usable_pairs"), tier.details.get("pairs")
         made = len(pairs) if isinstance(pairs, list) else None
         st.caption(
-            f"{number(used)} of {number(made)} pairs count; the others had the control kernel move "
-            "(something else used the machine)."
+            f"{number(used)} of {number(made)} pairs count; in the others the control kernel differed "
+            "between the sides (something else used the machine)."
         )
     alike = [f for f in tier.findings if tier.tier != 2 and f.text == "identical"]
     shown = [f for f in tier.findings if f not in alike]
