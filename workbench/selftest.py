@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from workbench.benchspec import Deadlines
 from workbench.errors import TargetError
 from workbench.load.bodies import Features, prepare
 from workbench.load.deal import worker_count
-from workbench.load.loops import loop_factory
+from workbench.load.loops import loop_runner
 from workbench.load.pool import play_in_workers
 from workbench.load.runner import LoadPlan, LoadResult, play
 from workbench.load.wire import open_session
@@ -126,7 +125,7 @@ def drive(
         plan = LoadPlan(prepared, path, max_concurrency=max_concurrency)
         warmup = LoadPlan(prepared[:50], path, max_concurrency=10)
         count = worker_count(plan, workers)
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with loop_runner() as runner:
             result = runner.run(_play(warmup, plan, count, f"{url}/mock/log"))
         arrivals = _log(f"{url}/mock/log")
     return Drive(result, arrivals, count)
