@@ -107,7 +107,7 @@ def _wrap(tree: Path, share: float, *, only_prefill: bool) -> None:
     path.write_text(path.read_text(encoding="utf-8") + constants + _WRAPPER, encoding="utf-8")
 
 
-PLANTS: dict[str, Callable[[Path], None]] = {"step": slow_every_step, "prefill": slow_prefill}
+PLANTS: dict[str, Callable[[Path, float], None]] = {"step": slow_every_step, "prefill": slow_prefill}
 
 _TRACE = """
 import json, sys

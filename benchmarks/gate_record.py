@@ -98,11 +98,13 @@ def judge(
     return found
 
 
-def plan(case: str, seed: int, base: Path, scratch: Path, options: dict[str, Any]) -> dict[str, Any]:
+def plan(
+    case: str, seed: int, share: float, base: Path, scratch: Path, options: dict[str, Any]
+) -> dict[str, Any]:
     """One gate: what it is asked, with the case's change made to a fresh copy of ``base``."""
     head = copy_tree(scratch / f"{case}-{seed}", base)
     if case in PLANTS:
-        PLANTS[case](head)
+        PLANTS[case](head, share)
     if case == "scheduler":
         waste_budget(head)
     tiers = (0, 1) if case == "scheduler" else (1,) if case in SPOILED else (2,)
@@ -128,6 +130,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m", help="or small")
     parser.add_argument("--num-threads", type=int, default=None)
     parser.add_argument("--times", type=int, default=1, help="as many turns in a pair")
+    parser.add_argument("--share", type=float, default=0.10, help="of a step that a plant adds to it")
     parser.add_argument("--revision", default="HEAD")
     parser.add_argument("--out", type=Path, default=Path("gate-record.jsonl"))
     arguments = parser.parse_args()
@@ -146,9 +149,11 @@ def main() -> None:
         options = {"model": model_of(arguments.model, scratch), "engine": engine}
         for case, seed in [key for key in wanted if key not in done][: arguments.most]:
             say = partial(_say, case, seed)
-            gate = plan(case, seed, scratch / "base", scratch, options)
+            gate = plan(case, seed, arguments.share, scratch / "base", scratch, options)
             found = judge(gate["request"], gate["run"], longer(arguments.times), say=say)
             what = {"case": case, "seed": seed, "model": arguments.model, "times": arguments.times, **engine}
+            if case in PLANTS:
+                what["share"] = arguments.share
             what["commit"] = commit
             with arguments.out.open("a") as file:
                 file.write(json.dumps({**what, **found}) + "\n")

@@ -4,7 +4,7 @@ tests.
 Every request follows a :class:`Script` (the server's own, or the ``mock`` object in the request's body).
 What happened is recorded on
 the client's clock (``CLOCK_MONOTONIC``): when the request arrived, and when each event was handed to the
-socket.
+socket. :mod:`workbench.mock_listener` serves it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.errors import InvalidInputError
+from workbench.mock_listener import Receipts, listen
 
 
 class Script(BaseModel):
@@ -72,6 +73,7 @@ class Arrival:
 
     request_id: str
     arrived_ns: int
+    """When its first bytes were read from the socket."""
     prompt_tokens: int
     sent_ns: list[int] = field(default_factory=list)
     """Just before each event with tokens (``raw``: each piece) was written."""
@@ -109,6 +111,7 @@ class MockServer:
         self.model = model
         self._info = info
         self.arrivals: list[Arrival] = []
+        self.receipts = Receipts()
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 28)
@@ -139,8 +142,10 @@ class MockServer:
         return web.json_response({"arrivals": [arrival.row() for arrival in self.arrivals]})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        arrived_ns = time.monotonic_ns()
+        handled_ns = time.monotonic_ns()
         body = await request.json()
+        # Whole, so the next bytes on this connection are another request's.
+        arrived_ns = self.receipts.take(request.transport) or handled_ns
         arrival = Arrival(
             request.headers.get("X-Request-Id", ""), arrived_ns, _prompt_tokens(body), body=body
         )
@@ -315,17 +320,4 @@ async def serve(server: MockServer, host: str, port: int, ready: Callable[[str],
     Raises:
         InvalidInputError: the address can't be listened on.
     """
-    runner = web.AppRunner(
-        server.app(), handle_signals=False, handler_cancellation=True, shutdown_timeout=0.5
-    )
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise InvalidInputError("port", port, f"a free port on {host} ({error.strerror})") from None
-        ready(f"http://{host}:{runner.addresses[0][1]}")
-        await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()
+    await listen(server.app(), server.receipts, host, port, ready)
