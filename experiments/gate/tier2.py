@@ -2,10 +2,10 @@
 
 Both processes of a pair are alive together and take turns on the same requests, a fraction of a second
 each. What counts is the middle of the ratios of neighbouring turns, because a shared machine's speed drifts
-within seconds. The control kernel runs before each turn: a pair in which it differs between the sides is
-kept but not counted, and when it differs in general, nothing counts. A FAIL must come back in a second,
-independent set of processes before it blocks: the luck of one build's memory layout has a narrow interval
-around a wrong number.
+within seconds. The control kernel runs before each turn and is compared in the same way: a pair in which it
+differs between the sides is kept but not counted, and when it differs in general, nothing counts. A FAIL
+must come back in a second, independent set of processes before it blocks: the luck of one build's memory
+layout has a narrow interval around a wrong number.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ class Pair(Frozen):
     base_control_ms: list[float]
     head_control_ms: list[float]
     usable: bool = True
+
+    @property
+    def control_ratio(self) -> float:
+        """The middle of head / base over neighbouring turns."""
+        return _middle_ratio(self.base_control_ms, self.head_control_ms, "control")
 
 
 class Pairs:
@@ -118,9 +123,7 @@ class Pairs:
 
     def _mark(self) -> None:
         """Which pairs count is judged anew with each one: the control's tolerance is learnt from all."""
-        readings = {
-            pair.index: [[median(pair.base_control_ms)], [median(pair.head_control_ms)]] for pair in self.all
-        }
+        readings = {pair.index: [[1.0], [pair.control_ratio]] for pair in self.all}
         bad = set(find_contamination(readings).blocks)
         self.all = [p.model_copy(update={"usable": p.index not in bad}) for p in self.all]
 
@@ -146,9 +149,7 @@ class Pairs:
         return 2.0 * min(upper_signed_rank_p(ratios), upper_signed_rank_p(-ratios)) <= SHIFT_ALPHA
 
     def _control_logs(self) -> NDArray[np.float64]:
-        return np.array(
-            [math.log(median(p.head_control_ms) / median(p.base_control_ms)) for p in self.usable]
-        )
+        return np.array([math.log(pair.control_ratio) for pair in self.usable])
 
 
 def _turns(side: Side, answer: Mapping[str, Any]) -> dict[str, list[float]]:

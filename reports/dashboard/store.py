@@ -108,6 +108,13 @@ def sweeps() -> list[SweepInfo]:
     return _sweeps(str(folder), _store_signature(folder))
 
 
+def overview() -> tuple[list[SweepInfo], list[RunInfo]]:
+    """``sweeps()`` and ``runs()`` from one look at the folders, which is most of their cost when cached."""
+    folder = root()
+    found = _store_signature(folder)
+    return _sweeps(str(folder), found), _runs(str(folder), found)
+
+
 def open_run(run_id: str) -> Run:
     """Open a run of this store.
 

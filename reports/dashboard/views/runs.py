@@ -10,6 +10,7 @@ import streamlit as st
 from reports.dashboard import store, ui
 from reports.markdown import escape
 from reports.metric_names import metric_name
+from reports.sweeps import SweepInfo
 from workbench.errors import RunCorruptError
 from workbench.runstore import RunInfo
 
@@ -17,6 +18,8 @@ _METRICS = ("ttft_p50", "itl_p50", "itl_p99", "output_tok_s", "goodput_ratio")
 _SHOW = ("all", "valid", "not valid", "unreadable")
 _MAX_COMPARED = 6
 _SHOWN_SWEEPS = 5
+_SHOWN_RUNS = 200
+"""Newest ones, until all are asked for: a table of thousands of rows takes longer to send than to read."""
 
 
 def _state(info: RunInfo) -> str:
@@ -75,8 +78,7 @@ def _columns() -> dict[str, Any]:
     return columns
 
 
-def _sweeps() -> None:
-    found = store.sweeps()
+def _sweeps(found: list[SweepInfo]) -> None:
     if not found:
         return
     st.subheader("Sweeps")
@@ -142,8 +144,15 @@ def _actions(chosen: list[RunInfo]) -> None:
         st.caption(f"At most {_MAX_COMPARED} runs can be compared.")
 
 
-def _runs() -> None:
-    found = store.runs()
+def _newest(shown: list[RunInfo]) -> list[RunInfo]:
+    """As many as the table holds; all of them when the reader asks for them."""
+    if len(shown) <= _SHOWN_RUNS:
+        return shown
+    every = st.toggle(f"Show all {len(shown)}", value=False, key="every", bind="query-params")
+    return shown if every else shown[:_SHOWN_RUNS]
+
+
+def _runs(found: list[RunInfo]) -> None:
     if not found:
         ui.nothing(
             "This store has no runs yet. Make one with `workbench bench`, or a whole study with "
@@ -168,7 +177,10 @@ def _runs() -> None:
     ]
     hidden = sum(1 for info in found if info.sweep_id) if not members else 0
     note = f", {hidden} runs of sweeps hidden" if hidden else ""
-    st.caption(f"{len(shown)} of {len(found)} runs{note}")
+    count = len(shown)
+    shown = _newest(shown)
+    newest = f"the newest {len(shown)} of " if len(shown) < count else ""
+    st.caption(f"{newest}{count} of {len(found)} runs{note}")
     if not shown:
         ui.nothing("No run fits this filter.")
         return
@@ -191,5 +203,6 @@ def _runs() -> None:
 st.title("Runs and sweeps")
 for trouble in st.session_state.pop("trouble", []):
     st.error(f"Not deleted: {escape(trouble)}")
-_sweeps()
-_runs()
+sweeps, runs = store.overview()
+_sweeps(sweeps)
+_runs(runs)
