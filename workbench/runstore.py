@@ -233,8 +233,8 @@ class RunStore:
             raise
         return Run(final, manifest)
 
-    def list(self) -> list[RunInfo]:
-        """All runs, oldest first. A run that can't be read has ``error``; other folders are passed over."""
+    def folders(self) -> list[str]:
+        """Names of the folders that hold a run, readable or not, oldest first; others are passed over."""
         if not self.root.is_dir():
             return []
         found = []
@@ -244,8 +244,12 @@ class RunStore:
             if (path / MANIFEST).exists() or any(
                 (path / f).exists() for f in (METRICS, "requests.parquet", "server.log")
             ):
-                found.append(self._info(path))
+                found.append(path.name)
         return found
+
+    def list(self) -> list[RunInfo]:
+        """All runs, oldest first. A run that can't be read has ``error``."""
+        return [self._info(self.root / name) for name in self.folders()]
 
     def info(self, run_id: str) -> RunInfo | None:
         """The line of ``list`` for the run in the folder ``run_id``; None when there is no such folder."""

@@ -217,7 +217,8 @@ def run_tier2(
             return Tier(
                 tier=2, verdict=GateVerdict.INCONCLUSIVE, reason=text, findings=findings, details=details
             )
-        text = f"{', '.join(sorted(recurring))} slower, twice"
+        once = f"; {', '.join(sorted(bad - recurring))} slower the first time" if bad - recurring else ""
+        text = f"{', '.join(sorted(recurring))} slower, twice{once}"
         return Tier(tier=2, verdict=GateVerdict.FAIL, reason=text, findings=findings, details=details)
     return Tier(
         tier=2, verdict=verdict, reason=_reason(verdict, first, findings), findings=findings, details=details

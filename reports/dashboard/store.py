@@ -49,29 +49,58 @@ def signature(folder: Path) -> Signature:
     return tuple(sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found))
 
 
-def _store_signature(folder: Path) -> str:
-    """Changes when a folder of the store comes, goes, or has one of its watched files written. A text: to
-    hash thousands of tuples would take Streamlit longer than reading the store does.
-    """
-    found: list[str] = []
+def _folder_signatures(folder: Path) -> dict[str, str]:
+    """Name of every folder of the store to a text that changes when one of its watched files is written."""
+    found: dict[str, str] = {}
     try:
         names = sorted(os.listdir(folder))
     except OSError:
-        return ""
+        return found
     for name in names:
         try:
             with os.scandir(folder / name) as entries:
                 stats = sorted((e.name, e.stat()) for e in entries if e.name in _WATCHED)
         except OSError:
             continue
-        found += [f"{name}/{file} {stat.st_mtime_ns} {stat.st_size}" for file, stat in stats]
-    return "\n".join(found)
+        found[name] = " ".join(f"{file} {stat.st_mtime_ns} {stat.st_size}" for file, stat in stats)
+    return found
+
+
+def _as_text(signatures: Mapping[str, str]) -> str:
+    """A text as key of a cache: to hash thousands of tuples takes Streamlit longer than reading the store."""
+    return "\n".join(f"{name}/{text}" for name, text in signatures.items() if text)
+
+
+def _store_signature(folder: Path) -> str:
+    """Changes when a folder of the store comes, goes, or has one of its watched files written."""
+    return _as_text(_folder_signatures(folder))
 
 
 @st.cache_resource(show_spinner=False, max_entries=2)
-def _runs(path: str, signature: str) -> list[RunInfo]:
-    base = Path(path).resolve()
-    return [_checked(info, base) for info in RunStore(path).list()[::-1]]
+def _read_before(path: str) -> dict[str, tuple[str, RunInfo]]:
+    """Per folder of the store, what was read when it had which signature; kept by :func:`_runs`."""
+    return {}
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _runs(path: str, signature: str, _signatures: Mapping[str, str]) -> list[RunInfo]:
+    """Reads the folders that are new or changed; of the others it knows.
+
+    Args:
+        _signatures: per folder, what ``signature`` is made of.
+    """
+    base, folder, known = Path(path).resolve(), RunStore(path), _read_before(path)
+    found: dict[str, tuple[str, RunInfo]] = {}
+    for name in folder.folders():
+        stamp = _signatures.get(name, "")
+        kept = known.get(name)
+        if kept is not None and stamp and kept[0] == stamp and kept[1].status != "running":
+            found[name] = kept
+        elif (info := folder.info(name)) is not None:
+            found[name] = (stamp, _checked(info, base))
+    known.clear()
+    known.update(found)
+    return [info for _, info in reversed(found.values())]
 
 
 def _checked(info: RunInfo, base: Path) -> RunInfo:
@@ -84,7 +113,8 @@ def _checked(info: RunInfo, base: Path) -> RunInfo:
 def runs() -> list[RunInfo]:
     """Every run of the store, newest first; unreadable ones carry an error."""
     folder = root()
-    return _runs(str(folder), _store_signature(folder))
+    found = _folder_signatures(folder)
+    return _runs(str(folder), _as_text(found), found)
 
 
 def readable_runs() -> list[RunInfo]:
@@ -111,8 +141,9 @@ def sweeps() -> list[SweepInfo]:
 def overview() -> tuple[list[SweepInfo], list[RunInfo]]:
     """``sweeps()`` and ``runs()`` from one look at the folders, which is most of their cost when cached."""
     folder = root()
-    found = _store_signature(folder)
-    return _sweeps(str(folder), found), _runs(str(folder), found)
+    found = _folder_signatures(folder)
+    text = _as_text(found)
+    return _sweeps(str(folder), text), _runs(str(folder), text, found)
 
 
 def open_run(run_id: str) -> Run:

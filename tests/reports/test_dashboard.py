@@ -12,6 +12,7 @@ from reports.dashboard import store
 from tests.reports.page_opener import open_page, said
 from tests.reports.store_factory import HOSTILE, write_broken, write_run, write_store
 from workbench.errors import RunCorruptError
+from workbench.runstore import RunStore
 
 VIEWS = ("runs", "run", "sweep", "compare", "xray")
 
@@ -166,3 +167,36 @@ def test_a_changed_file_is_read_again(tmp_path: Path, use: pytest.MonkeyPatch) -
     assert "1 of 1 runs" in said(open_page("runs"))
     write_run(tmp_path, "later", count=5)
     assert "2 of 2 runs" in said(open_page("runs"))
+
+
+def test_only_a_changed_run_is_read_again(tmp_path: Path, use: pytest.MonkeyPatch) -> None:
+    for name in ("run-a", "run-b"):
+        write_run(tmp_path, name, count=2)
+    use.setenv("WORKBENCH_RUNS", str(tmp_path))
+    read: list[str] = []
+    info = RunStore.info
+    use.setattr(RunStore, "info", lambda self, run_id: read.append(run_id) or info(self, run_id))
+    assert [found.id for found in store.runs()] == ["run-b", "run-a"]
+    assert read == ["run-a", "run-b"]
+    manifest = tmp_path / "run-a" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"complete"', '"failed"'))
+    assert {found.id: found.status for found in store.runs()} == {"run-a": "failed", "run-b": "complete"}
+    assert read == ["run-a", "run-b", "run-a"]
+    store.remove_run("run-b")
+    assert [found.id for found in store.runs()] == ["run-a"]
+
+
+def test_a_long_list_begins_with_the_newest(tmp_path: Path, use: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, "run-000", count=2)
+    manifest = (tmp_path / "run-000" / "manifest.json").read_text()
+    for number in range(1, 205):
+        folder = tmp_path / f"run-{number:03d}"
+        folder.mkdir()
+        (folder / "manifest.json").write_text(manifest.replace("run-000", folder.name))
+    use.setenv("WORKBENCH_RUNS", str(tmp_path))
+    page = open_page("runs")
+    assert "205 of 205 runs; the newest 200 are listed" in said(page)
+    assert page.dataframe[0].value["run"].tolist() == [f"run-{n:03d}" for n in range(204, 4, -1)]
+    page = open_page("runs", every="true")
+    assert len(page.dataframe[0].value) == 205
+    assert "newest" not in said(page)

@@ -19,7 +19,7 @@ _SHOW = ("all", "valid", "not valid", "unreadable")
 _MAX_COMPARED = 6
 _SHOWN_SWEEPS = 5
 _SHOWN_RUNS = 200
-"""Newest ones, until all are asked for: a table of thousands of rows takes longer to send than to read."""
+# Of the newest, until all are asked for: to send and draw thousands of rows takes the page its quickness.
 
 
 def _state(info: RunInfo) -> str:
@@ -144,12 +144,17 @@ def _actions(chosen: list[RunInfo]) -> None:
         st.caption(f"At most {_MAX_COMPARED} runs can be compared.")
 
 
-def _newest(shown: list[RunInfo]) -> list[RunInfo]:
-    """As many as the table holds; all of them when the reader asks for them."""
+def _listed(shown: list[RunInfo], note: str) -> list[RunInfo]:
+    """As many as the table holds; all of them when the reader asks for them. Says which under ``note``."""
     if len(shown) <= _SHOWN_RUNS:
+        st.caption(note)
         return shown
-    every = st.toggle(f"Show all {len(shown)}", value=False, key="every", bind="query-params")
-    return shown if every else shown[:_SHOWN_RUNS]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        place = st.empty()
+        every = st.toggle(f"List all {len(shown)}", value=False, key="every", bind="query-params")
+    listed = shown if every else shown[:_SHOWN_RUNS]
+    place.caption(note if every else f"{note}; the newest {len(listed)} are listed")
+    return listed
 
 
 def _runs(found: list[RunInfo]) -> None:
@@ -177,10 +182,7 @@ def _runs(found: list[RunInfo]) -> None:
     ]
     hidden = sum(1 for info in found if info.sweep_id) if not members else 0
     note = f", {hidden} runs of sweeps hidden" if hidden else ""
-    count = len(shown)
-    shown = _newest(shown)
-    newest = f"the newest {len(shown)} of " if len(shown) < count else ""
-    st.caption(f"{newest}{count} of {len(found)} runs{note}")
+    shown = _listed(shown, f"{len(shown)} of {len(found)} runs{note}")
     if not shown:
         ui.nothing("No run fits this filter.")
         return
