@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.errors import InvalidInputError
 from workbench.mock_listener import Receipts, listen
+
+_ARRIVED_NS = web.RequestKey("arrived_ns", int)
 
 
 class Script(BaseModel):
@@ -114,7 +117,7 @@ class MockServer:
         self.receipts = Receipts()
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=1 << 28)
+        app = web.Application(client_max_size=1 << 28, middlewares=[self._stamped])
         app.add_routes(
             [
                 web.get("/health", self._health),
@@ -126,6 +129,13 @@ class MockServer:
             ]
         )
         return app
+
+    @web.middleware
+    async def _stamped(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        handled_ns = time.monotonic_ns()
+        await request.read()  # the next bytes on this connection are another request's
+        request[_ARRIVED_NS] = self.receipts.take(request.transport) or handled_ns
+        return await handler(request)
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response()
@@ -142,12 +152,9 @@ class MockServer:
         return web.json_response({"arrivals": [arrival.row() for arrival in self.arrivals]})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        handled_ns = time.monotonic_ns()
         body = await request.json()
-        # Whole, so the next bytes on this connection are another request's.
-        arrived_ns = self.receipts.take(request.transport) or handled_ns
         arrival = Arrival(
-            request.headers.get("X-Request-Id", ""), arrived_ns, _prompt_tokens(body), body=body
+            request.headers.get("X-Request-Id", ""), request[_ARRIVED_NS], _prompt_tokens(body), body=body
         )
         self.arrivals.append(arrival)
         try:

@@ -18,8 +18,8 @@ _METRICS = ("ttft_p50", "itl_p50", "itl_p99", "output_tok_s", "goodput_ratio")
 _SHOW = ("all", "valid", "not valid", "unreadable")
 _MAX_COMPARED = 6
 _SHOWN_SWEEPS = 5
+# Until all are asked for: to send and draw thousands of rows takes the page its quickness.
 _SHOWN_RUNS = 200
-# Of the newest, until all are asked for: to send and draw thousands of rows takes the page its quickness.
 
 
 def _state(info: RunInfo) -> str:
